@@ -93,11 +93,12 @@ fuzz: java $(INSTALLED) ## run N=500 drawn merges and compare each with built-in
 screenshots: java $(INSTALLED) ## make the pictures of the UI in docs/demo.md again (needs Chromium)
 	@DELTAWEAVE_SCREENSHOTS=docs/images $(PYTEST) tests/end_to_end/test_browser.py
 
-check: $(INSTALLED) ## format, lint, types, import contracts, advisories of installed packages
+check: $(INSTALLED) ## format, lint, types, import contracts, words, advisories of installed packages
 	@$(VENV)/ruff format --check
 	@$(VENV)/ruff check
 	@$(VENV)/mypy
 	@$(VENV)/lint-imports
+	@$(VENV)/python .ci/words
 	@$(VENV)/python .ci/audit
 
 clean: ## remove everything that these commands made

@@ -22,7 +22,7 @@ def run_on_own_screen(
     """Run a command; its exit code.
 
     Args:
-        log: File for what the process writes besides, made anew.
+        log: File for what else the process writes; an old file is replaced.
         command: Takes the console.
         known: Errors whose message says all; of others the log has the place, too.
     """

@@ -19,7 +19,7 @@ _COMMENTS = {
     "wr_returning_customer_sk": "The customer who returns the item",
     "wr_web_page_sk": "The page on which the item was ordered",
     "wr_reason_sk": "Why it is returned",
-    "wr_order_number": "The order, of which each item is returned at most once",
+    "wr_order_number": "The order; each of its items is returned at most once",
     "wr_return_quantity": "How many pieces are returned",
     "wr_return_amt": "The price of the returned pieces",
     "wr_return_tax": "The tax on it",

@@ -28,7 +28,7 @@ def quoted(name: str) -> str:
     Raises:
         StatementError: It holds `${…}`. Before Spark parses any text, it replaces that by the value
             of a setting or, as in `${env:…}`, of an environment variable, also between back quotes:
-            the statement would speak of another name, and its errors would show the value.
+            the statement would use another name, and its errors would show the value.
     """
     if is_replaced(name):
         raise StatementError(

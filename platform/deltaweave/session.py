@@ -55,7 +55,7 @@ _SECRET = re.compile(
     r"|encryption[.\w-]*key$|fs\.azure\.sas\.",
     re.IGNORECASE,
 )
-# Names that say where a secret is, of which kind, or how it is found.
+# Names of settings for a secret's place, kind or lookup.
 _OF_A_SECRET = re.compile(
     r"^spark\.kubernetes\.(driver|executor)\.secret|keyprovider|provider\.type|\.token\.renew\."
     r"|\.enable\.delegation\.token$"
@@ -132,7 +132,7 @@ def local_session(**spark_conf: str) -> SparkSession:
 
 
 def _start_jvm(conf: Mapping[str, str]) -> None:
-    """Start the JVM, if this process has none, as PySpark would but for two things.
+    """Start the JVM, if this process has none, as PySpark would, with two differences.
 
     Values of secrets are not on the JVM's command line, which all users of the machine can read.
     The UI of a Spark on this machine listens on loopback rather than on all its addresses.

@@ -60,7 +60,7 @@ logger = logging.getLogger(__name__)
 ENABLED = "spark.deltaweave.enabled"
 """The session's setting: whether its MERGE statements run on the engine. Default false."""
 
-# Delta's, of which the first is the sum of the others.
+# The counts that Delta returns; the first is the sum of the others.
 _COUNTS = {
     "num_affected_rows": ("Updated", "Deleted", "Inserted"),
     "num_updated_rows": ("Updated",),

@@ -58,7 +58,7 @@ def merge(
         computed_from: The version of the target from which the source was computed. The merge fails
             with a `CommitConflictError`, and nothing is written, if the target has moved past it.
             Give it for rows that were read from the target before: otherwise a merge that loses to
-            another commit is done again with them.
+            another commit runs again with them.
         lease: A version that the target must still hold of an application id when the merge
             commits, and application ids with versions that the same commit adds. The merge fails
             with a `CommitConflictError`, and nothing is written, if the target holds another one.

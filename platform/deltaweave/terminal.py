@@ -98,7 +98,7 @@ def quiet_session(conf: Sequence[str], *, verbose: bool) -> Iterator[SparkSessio
 def _running() -> SparkSession | None:
     """Return the session that this process has; whoever started it ends it.
 
-    It need not be the active one of this thread, as where a connection to the JVM was made anew.
+    It need not be the active one of this thread, as where the connection to the JVM was reopened.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession

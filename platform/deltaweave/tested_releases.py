@@ -1,6 +1,6 @@
 """The pairs of Spark and Delta on which the merge cases passed; every other pair is refused.
 
-The engine speaks to Delta's JVM classes, whose signatures move between releases. What differs from
+The engine calls Delta's JVM classes, whose signatures move between releases. What differs from
 pair to pair is in `deltaweave.delta.releases`; docs/versions.md has the results of the tests.
 """
 

@@ -87,7 +87,7 @@ def merge_asset(
         unique_keys: Whether that holds for keys that the table lacks, too. With False, all rows of
             a key that is new are inserted, as MERGE does, and nothing is reduced.
         on: The merge condition, if it is more than equal keys.
-        clauses: The clauses, of which the first match wins: `deltaweave.clauses.when_…()`. Without
+        clauses: The clauses; the first match wins: `deltaweave.clauses.when_…()`. Without
             clauses, the merge updates matched rows and inserts the others.
         merge_text: A whole statement, `MERGE INTO {target} AS t USING {source} AS s ON …`.
         table: The table's path or catalog name; by default the IO manager's root and asset key.

@@ -179,7 +179,7 @@ def _source_rows(values: Mapping[str, Any], takes_all: bool) -> Finding:
     elif "merge/source_rows_unaffected" in values or takes_all:
         verdict = f"{left_alone:,} left alone"
     else:
-        verdict = f"{left_alone:,} others, of which the merge does not know whether they matched"
+        verdict = f"{left_alone:,} others; the merge does not know whether they matched"
     return (
         others >= 0 and not missing and not (left_alone and takes_all),
         f"Of {source:,} source rows: {counted}; {verdict}.",

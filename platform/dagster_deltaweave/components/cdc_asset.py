@@ -38,7 +38,7 @@ class EventTableComponent(TableComponent):
         Sequence[str] | None, Field(description="Columns of the events that the table has.")
     ] = None
     except_column_list: Annotated[
-        Sequence[str] | None, Field(description="Columns of the events that it has not.")
+        Sequence[str] | None, Field(description="Exclude these event columns from the table.")
     ] = None
     message_column: Annotated[
         str | None, Field(description="Column with the message of each event.")

@@ -99,14 +99,14 @@ class MergedPartitions:
         newer = takewhile(lambda key: self.positions(key) > earliest, in_order)
         return [key for key in newer if key not in partitions]
 
-    def lease_of(self, partitions: Sequence[str], *, anew: bool = False) -> Lease:
+    def lease_of(self, partitions: Sequence[str], *, starts_over: bool = False) -> Lease:
         """Return the lease of these partitions: what must hold at the commit, and transaction ids.
 
         Args:
             partitions: The partitions.
-            anew: Whether the order continues from them even if newer ones were merged.
+            starts_over: Whether the order continues from them even if newer ones were merged.
         """
-        newest = None if anew or self.newest is None else self.positions(self.newest)
+        newest = None if starts_over or self.newest is None else self.positions(self.newest)
         newer = [key for key in partitions if newest is None or self.positions(key) > newest]
         # If none is newer, a concurrent merge of another such partition does no harm.
         names = [self.lease, *(f"{self.lease}#{key}" for key in newer)] if newer else []
@@ -144,7 +144,7 @@ def lease_of_run(
     merged = merged or MergedPartitions.of(context.asset_key, table, positions)
     if not is_any:
         _refuse_older(merged, partitions, table.path_or_name)
-    return merged.lease_of(partitions, anew=is_any)
+    return merged.lease_of(partitions, starts_over=is_any)
 
 
 def wait_before_function(context: OutputContext, tables: TableLocator, options: RunOptions) -> None:
@@ -206,7 +206,7 @@ def marks_of_refreshed(
     if positions is None:
         return {}
     merged = MergedPartitions.of(context.asset_key, table, positions)
-    return merged.lease_of(partitions, anew=is_of_all).marks
+    return merged.lease_of(partitions, starts_over=is_of_all).marks
 
 
 def _positions(

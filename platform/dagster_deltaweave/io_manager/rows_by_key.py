@@ -56,7 +56,7 @@ _ONE_ROW = (
 
 @dataclass(frozen=True)
 class RunPartitions:
-    """The partitions of a run, of which a newer one's rows replace an older one's.
+    """The partitions of a run; rows of a newer one replace those of an older one.
 
     Attributes:
         definition: The asset's partitions; None if it has none.
@@ -222,7 +222,7 @@ def _newest(
     """Keep the newest row of each key; if the clauses only insert, the first one.
 
     Returns:
-        The rows; and keys of which it is not known whether that is right, with why and a hint: two
+        The rows; and keys for which that may be wrong, with why and a hint: two
         rows are as new as each other, or older ones decide what the newest leaves.
     """
     keeps_first = _only_inserts(declaration)

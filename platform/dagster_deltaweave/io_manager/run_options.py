@@ -1,4 +1,4 @@
-"""How a run writes an asset: as declared, but for what its tags and its output change."""
+"""How a run writes an asset: as declared, and as changed by its tags and its output."""
 
 from __future__ import annotations
 

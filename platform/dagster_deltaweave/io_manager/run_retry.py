@@ -1,7 +1,7 @@
 """The retry policy of runs: transient errors start the step again, all others fail it.
 
 Dagster counts all attempts of a step together. Those that waited for other runs are no failures,
-so a step that has waited may be tried again as often as one that has not.
+so a step that has waited may be tried again as often as any other.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def began_ms(context: OutputContext) -> int:
     """Return when this attempt of the step began, in ms since 1970; if unknown, when the run did.
 
     The ops of a graph asset hand on what the first of them read: it began when the run did, or the
-    run of which this one goes on.
+    run that this one continues.
     """
     step = context.step_context
     if len(step.node_handle.path) > 1:

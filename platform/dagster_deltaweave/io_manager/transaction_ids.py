@@ -87,7 +87,7 @@ def marks_of_run(
         declaration: Its table, as declared.
         changes: What its function returned.
         table: Its table.
-        upstreams: The upstreams of which it reads only touched or changed rows: at most one.
+        upstreams: Upstreams that it reads by touched or changed rows alone: at most one.
         partitions: The run's partitions.
         tags: The run's tags.
         first_attempt: Gives the id of the run that made the first attempt at what this run does.
@@ -129,7 +129,7 @@ def marks_of_refresh(
         declaration: Its table, as declared.
         changes: What its function returned.
         table: Its table.
-        upstreams: The upstreams of which it reads only touched or changed rows: at most one.
+        upstreams: Upstreams that it reads by touched or changed rows alone: at most one.
         partitions: The run's partitions.
         is_of_all: Whether these are all of the asset's partitions, or it has none.
 
@@ -240,7 +240,7 @@ def _without_what_was_before(
     name, of = asset.to_user_string(), upstream.to_user_string()
     return SourceError(
         f"{name} read what {of} changed after version {after}, but its table has not applied what "
-        "was before: it was moved or created anew meanwhile.",
+        "was before: it was moved or recreated meanwhile.",
         table=table.path_or_name,
         operation="writing",
         state="Nothing was written.",

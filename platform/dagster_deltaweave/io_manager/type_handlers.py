@@ -23,7 +23,7 @@ class TypeHandler(ABC):
     @property
     @abstractmethod
     def supported_types(self) -> Sequence[type[object]]:
-        """The types, of which subclasses are stored, too."""
+        """The types that the handler stores, with their subclasses."""
 
     @abstractmethod
     def handle_output(self, context: OutputContext, obj: Any, spark: SparkSession) -> DataFrame:

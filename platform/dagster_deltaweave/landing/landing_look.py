@@ -1,7 +1,7 @@
 """One look at a landing directory: which deliveries are complete; and what the next look recalls.
 
 What a table holds says what is left to merge. The sensor's cursor only saves work: if it is lost,
-sizes have to settle anew, and runs are looked up again.
+sizes have to settle again, and runs are looked up again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LandingCursor:
 
     Attributes:
         unsettled: Without a marker, partition to fingerprint of what may still grow.
-        done: Digests of groups of deliveries of which none is left to request.
+        done: Digests of groups of deliveries that are all requested.
     """
 
     unsettled: Mapping[str, str] = field(default_factory=dict)

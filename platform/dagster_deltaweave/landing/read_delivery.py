@@ -103,7 +103,7 @@ def _look(partition: str, tags: Mapping[str, str], table: str) -> str | None:
     if found is None:
         raise _error(partition, tags, table, f"is no longer in {directory}")
     if found.identity != landing["identity"]:
-        raise _error(partition, tags, table, "was delivered anew since this run was requested")
+        raise _error(partition, tags, table, "was delivered again since this run was requested")
     all_files = delivery(directory, partition, None, suffix)
     files = all_files.fingerprint if all_files else None
     if files != landing.get("files", files):

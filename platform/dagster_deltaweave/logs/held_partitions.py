@@ -10,7 +10,7 @@ protocol (section "Transaction Identifiers"). A checkpoint keeps one short row f
 | `deltaweave/merged/<table>/<asset>` | up to this version, RESTOREs were looked for |
 
 `<directory>` is a digest, because the same partition may land in several directories for one asset.
-`<table>` is the beginning of the table's id, so a table that is created anew holds nothing. RESTORE
+`<table>` is the beginning of the table's id, so a recreated table holds nothing. RESTORE
 leaves application ids as they are, and so does REPLACE. So the next run commits -1 for partitions
 that one of them took back, and a reader looks at the commits since the last run's alone.
 """
@@ -192,7 +192,7 @@ def taken_back(
     """
     back, again = set[str](), set[str]()
     until, at = -1, version
-    # Merges have looked at the commits up to `looked`, of which only a few are looked at again.
+    # Merges have looked at the commits up to `looked`; only a few are looked at again.
     left = _MAX_LOOKED
     while at > until and left and (commit := log.commit(at)) is not None:
         again |= {name for name in commit.applied if name.startswith(prefix)}

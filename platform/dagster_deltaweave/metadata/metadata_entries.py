@@ -137,7 +137,7 @@ def always_zero(table: Table, statement: str | None) -> set[str]:
 def merge_metadata(result: MergeResult, unused: Collection[str] = ()) -> dict[str, MetadataValue]:
     """Return what a merge did: flat numbers, a few texts, and a table of all other numbers.
 
-    In addition to `MERGE_COUNTS` and `PHASE_TIMES`, of which most are in the table `merge/metrics`:
+    In addition to `MERGE_COUNTS` and `PHASE_TIMES` (most are in the table `merge/metrics`):
 
     - `merge/summary`: what it did, in a line for people.
     - `merge/seconds`: the time of the whole merge with its commit.

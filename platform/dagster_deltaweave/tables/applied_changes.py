@@ -64,7 +64,7 @@ def application_id(upstream: AssetKey, downstream: AssetKey, table_id: str | Non
 
 
 def touched_upstreams(definition: AssetsDefinition) -> list[AssetKey]:
-    """Return the upstream assets of which this asset reads only the touched or changed rows."""
+    """Return the upstream assets that this asset reads only by touched or changed rows."""
     if not isinstance(definition.node_def, OpDefinition):
         return []  # ops of a graph asset get whole tables
     inputs = definition.op.ins

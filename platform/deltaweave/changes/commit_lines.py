@@ -185,7 +185,7 @@ def _with_files_of(
         restored: The version that the RESTORE made.
     """
     first = min(changes, default=restored)
-    # By file, the versions of commits that speak of it, and whether it is there after them.
+    # By file, the versions of commits that name it, and whether it is there after them.
     spoken: dict[str, list[tuple[int, bool]]] = {}
     for version in sorted(changes):
         for file in changes[version].removed - changes[version].added:

@@ -1,7 +1,7 @@
 """Positions in a database's log that come with an epoch and a time.
 
 A sequence may be a struct with `epoch` first and, behind the position, `changed_at` and
-`is_snapshot`. The epoch counts the logs: positions begin anew in another log, and its changes come
+`is_snapshot`. The epoch counts the logs: positions start over in another log, and its changes come
 after all of the log before. The time is for readers, and does not decide over the position.
 
 Of one key, changes with greater positions are later, because the database locks rows. So a change

@@ -64,7 +64,7 @@ def _is_compared_exactly(data_type: DataType) -> bool:
 def comparable(rows: DataFrame, struct: str, name: str) -> Column:
     """Return a field of a struct of `rows` in a form that `=` compares exactly.
 
-    Maps, variants, and numbers of which 0.0 equals -0.0 are compared by their hashes.
+    Maps, variants, and numbers with 0.0 and -0.0, which are equal, are compared by their hashes.
     """
     fields = rows.schema[struct].dataType
     assert isinstance(fields, StructType)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SETTLED = "deltaweave/settled"
-"""The application id whose version is that of a side table before it was written anew."""
+"""The application id whose version is that of a side table before it was rewritten."""
 
 TAKEN_OVER = "deltaweave/taken_over"
 """The application id in a side table that holds what the source of a clone remembered."""
@@ -199,7 +199,7 @@ def _of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataFrame
         cloned = source.snapshot(version)
         if is_made_anew(cloned, clone):
             logger.warning(
-                "%s was cloned from %s, which was made anew since: its events do not count",
+                "%s was cloned from %s, which was recreated since: its events do not count",
                 newest.data_path,
                 name,
             )
@@ -234,7 +234,7 @@ def _source(spark: SparkSession, name: str) -> Table:
     if path is not None:
         return Table(spark, f"delta.{quoted(path[1])}")
     pieces = name.split(".")
-    # A dot separates parts, of which a name has three at most, or is in one of them.
+    # A dot separates a name's parts, at most three, or is in one of them.
     for number in (3, 2, 1):
         for borders in combinations(range(1, len(pieces)), number - 1):
             parts = [pieces[a:b] for a, b in pairwise((0, *borders, len(pieces)))]

@@ -99,6 +99,6 @@ def _plain(axes: Axes) -> None:
 
 
 def _size(size_in_bytes: int) -> str:
-    """Write a size in the largest unit of which it has one, as `64 KiB`."""
+    """Write a size in the largest unit that it fills, as `64 KiB`."""
     power = min(max(size_in_bytes.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
     return f"{size_in_bytes / 1024**power:.4g} {_UNITS[power]}"

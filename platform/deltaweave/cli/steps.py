@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SECONDS_BETWEEN_LOOKS = 0.5
-_SHOWN_STEPS = 6  # a merge that is done again has many
+_SHOWN_STEPS = 6  # a merge that runs again has many
 
 
 class Steps:
-    """The steps of a command, of which one runs at a time.
+    """The steps of a command; one runs at a time.
 
     The lines are gone when the block ends. Nothing is written unless the standard error is a
     terminal.

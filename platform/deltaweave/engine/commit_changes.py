@@ -51,7 +51,7 @@ def commit_changes(
 
     Raises:
         TableReplacedError: The table's directory was deleted, and perhaps created again.
-        CommitConflictError: Other commits won; `attempts` says whether the merge may be done again.
+        CommitConflictError: Other commits won; `attempts` says whether the merge may run again.
     """
     has_changes = len(changes.touched) or metrics.num_target_files_added
     if not has_changes and not terms.must_commit and not transaction.changes_metadata:

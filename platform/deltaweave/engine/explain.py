@@ -198,7 +198,7 @@ def _advice(
     if merge.of_kind("not_matched_by_source") and by_source_predicate(merge) is None:
         return (
             "WHEN NOT MATCHED BY SOURCE looks at every file: give it a condition over the target's "
-            "columns that says which rows the source speaks of."
+            "columns that says which rows the source covers."
         )
     if (
         transaction.table.num_files > limits.MIN_FILES_FOR_ADVICE

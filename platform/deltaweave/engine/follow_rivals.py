@@ -1,6 +1,6 @@
 """Commits a merge's output on the newest version, where the commits that won leave it right.
 
-A merge whose commit lost need not be done again if doing it again would give the same output:
+A merge whose commit lost need not run again if that would give the same output:
 
 - no file that came since holds a row that the source matches: by partitions, statistics and the key
   index, as for candidate files, and where these cannot tell, by a scan for one match;
@@ -9,7 +9,7 @@ A merge whose commit lost need not be done again if doing it again would give th
 - in the other files that were scanned, rows have at most gone.
 
 Where such a file is gone, because another commit compacted or rewrote it, the files that came are
-scanned. If the same source rows match there, only these files are changed anew (`moved_rows`).
+scanned. If the same source rows match there, only these files are changed again (`moved_rows`).
 
 The newest version is compared with the one that the merge read, by all that makes up a version:
 protocol, metadata, domains, application ids and files. So it does not matter which commits made the
@@ -66,7 +66,7 @@ class Followed:
     Attributes:
         transaction: A transaction on the newest version.
         changes: What it commits.
-        files_redone: How many files were changed anew.
+        files_redone: How many files were changed again.
     """
 
     transaction: Transaction
@@ -109,7 +109,7 @@ def followed(
         logger.warning("%s: cannot tell what other commits changed: %s", table, said_by(error))
         return None
     logger.info(
-        "%s: what the merge wrote is right for version %d, %d of its files were changed anew",
+        "%s: what the merge wrote is right for version %d, %d of its files were changed again",
         table,
         newer.version,
         found.files_redone,

@@ -61,7 +61,7 @@ MAX_PAIRS_ON_DRIVER = 500_000
 # Bytes of these pairs, decoded: with names of files of 100 characters, and keys of as many.
 MAX_PAIR_BYTES_ON_DRIVER = 128 * 1024 * 1024
 
-# Pairs that the driver finds by keys that it has, of which none matches twice: their numbers take
+# Maximum pairs that the driver finds by keys that match once at most: their numbers take
 # some 20 bytes each. Keys of numbers are collected up to as many.
 MAX_PAIRS_BY_KEYS = 4_000_000
 
@@ -129,7 +129,7 @@ MAX_BROADCAST_NUMBERS = 2_000_000
 MAX_ROWS_ON_DRIVER = 300_000
 
 # Bytes of the source's rows, and bytes of the candidate files. So many of Parquet are some 500 MB
-# of rows, of which each thread holds a row group; two cores rewrite them in about a second, in
+# of rows, and each thread holds a row group; two cores rewrite them in about a second, in
 # which Spark plans and starts its jobs.
 MAX_BYTES_ON_DRIVER = 64 * 1024 * 1024
 
@@ -144,7 +144,7 @@ MAX_TARGET_ROWS_ON_DRIVER = 5_000_000
 # copied some five times where such a file is rewritten.
 MAX_MARKED_ROWS = 5_000_000
 
-# Bytes of target rows of which each key is one of the source's, with their places: memory holds
+# Maximum bytes of target rows whose keys are all among the source's, with indexes: memory holds
 # them until they are joined, and the join copies them.
 MAX_POSSIBLE_BYTES_ON_DRIVER = 256 * 1024 * 1024
 
@@ -154,8 +154,8 @@ MAX_POSSIBLE_BYTES_ON_DRIVER = 256 * 1024 * 1024
 # (copy on write) of Spark's time.
 TIMES_ON_LOCAL_MASTER = 16
 
-# Rows of which a thread holds the keys at once, and their bytes: 16 ms are needed to prepare the
-# source's keys for each batch.
+# Maximum rows whose keys one thread holds in memory, and their bytes: 16 ms are needed to prepare
+# the source's keys for each batch.
 MAX_BATCH_ROWS_ON_DRIVER = 1_000_000
 MAX_BATCH_BYTES_ON_DRIVER = 64 * 1024 * 1024
 
@@ -196,7 +196,7 @@ MAX_BYTES_UNDER_LOCK = 16 * 1024 * 1024
 MAX_UNITED_VECTORS = 200
 
 # Bytes of files that came with other commits and are scanned for a match, before the merge's output
-# is committed after them. Doing the merge again would scan them too, and write all anew.
+# is committed after them. Doing the merge again would scan them too, and rewrite all.
 MAX_LATER_BYTES = 256 * 1024 * 1024
 
 

@@ -1,4 +1,4 @@
-"""Decides whether a merge whose commit lost to another one is done again.
+"""Decides whether a merge whose commit lost to another one runs again.
 
 It is run again only if that is known to give what running the same statement later would give: the
 table is still the one that the statement was resolved against, and neither the source nor a
@@ -34,15 +34,15 @@ committed again more often.
 
 @dataclass
 class CommitAttempts:
-    """How often a merge has tried to commit, and whether it may be done again.
+    """How often a merge has tried to commit, and whether it may run again.
 
     Attributes:
         limit: The most attempts.
         max_runs: The most runs.
         made: Calls of Delta's commit.
         runs: Runs whose commit lost.
-        files_redone: Touched files of the runs whose commit lost and that were done again.
-        may_redo: Whether the last commit lost and the merge may be done again.
+        files_redone: Touched files of the runs whose commit lost and that were repeated.
+        may_redo: Whether the last commit lost and the merge may run again.
         refusal: Why it may not, for a reason other than the number of attempts.
     """
 
@@ -60,7 +60,7 @@ class CommitAttempts:
         return self.made < self.limit
 
     def lost(self, transaction: Transaction, terms: Terms, num_touched: int) -> None:
-        """Note that the last commit lost, and decide whether the merge may be done again."""
+        """Note that the last commit lost, and decide whether the merge may run again."""
         self.runs += 1
         is_left = self.may_commit and self.runs < self.max_runs
         self.refusal = _may_redo(transaction, terms).reason if is_left else ""

@@ -5,7 +5,7 @@
 3. Find touched files: the scan gives the pairs of matching rows and their clauses (`find`).
 4. Write all changes: touched files are rewritten, or their changed rows are marked (`write`).
 5. Commit: one transaction removes and adds files and records metrics (`report`). If it loses to
-   another commit, its output is committed again (`follow_rivals`), or the merge is done again
+   another commit, its output is committed again (`follow_rivals`), or the merge runs again
    on the newer version (`redo`).
 
 What fails after the commit does not fail the merge: the result lists it as a warning.
@@ -90,12 +90,12 @@ def run(
 
 
 def _until_committed(merge: ResolvedMerge, terms: Terms) -> MergeResult:
-    """Run the merge until its commit wins, as long as it may be done again."""
+    """Run the merge until its commit wins, as long as it may run again."""
     commits = commit_attempts(merge)
 
     def log(attempt: RetryCallState) -> None:
         lost = attempt.outcome.exception() if attempt.outcome else ""
-        logger.info("%s: the merge is done again, its commit lost: %s", merge.table, lost)
+        logger.info("%s: the merge runs again, its commit lost: %s", merge.table, lost)
 
     with KeptSource() as sources:
         for attempt in attempts_at_a_merge(lambda: commits.may_redo, log):

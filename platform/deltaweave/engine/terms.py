@@ -42,7 +42,7 @@ class Terms:
 
     @property
     def application_ids(self) -> list[str]:
-        """The application ids of which the table must hold what it held when the merge began."""
+        """The application ids whose versions in the table must not change until the commit."""
         ids = [] if self.idempotency is None else [self.idempotency[0]]
         lease = None if self.lease is None else self.lease.application_id
         return ids if lease is None else [*ids, lease]

@@ -285,7 +285,7 @@ def test_a_delivery_replaced_before_its_run_reads_it_is_counted_once(
     first = landing.requested()
     landing.land(10)
 
-    with pytest.raises(SourceError, match="was delivered anew since this run was requested"):
+    with pytest.raises(SourceError, match="was delivered again since this run was requested"):
         landing.merge(first)
     assert not table("counts").exists()
 

@@ -95,7 +95,7 @@ def debezium_changes(
             `apply_changes`: its position is null, and so are values that cannot be read. By default
             it is an error when the rows are evaluated.
         epoch: The number of the log, or a condition of the envelopes' columns that gives it. A log
-            whose positions begin anew gets a greater one, and its changes come after all of the log
+            whose positions start over gets a greater one, and its changes come after all of the log
             before: after a failover, a promotion, RESET MASTER, a move to another cluster, or with
             a topic that was made again.
 

@@ -57,7 +57,7 @@ class Pending:
         batches: The number of batches.
         rows: The number of events.
         size_in_bytes: Size of their files.
-        oldest: When the oldest batch was appended, or None; not when upkeep made its files anew.
+        oldest: When the oldest batch was appended, or None; not when upkeep rewrote its files.
     """
 
     batches: int
@@ -252,7 +252,7 @@ class Changeset:
         snapshot = self.table.snapshot()
         number = F.col("partitionValues")[snapshot.physical_names[BATCH]].cast("bigint")
         files = snapshot.files.where(number > batch)
-        # Upkeep makes files anew, and rows keep the time at which they came.
+        # Upkeep rewrites files, and rows keep the time at which they came.
         came = F.get_json_object("stats", f"$.minValues['{snapshot.physical_names[INGESTED]}']")
         batches = files.select(  # one job, where aggregates would take three
             number.alias("batch"),

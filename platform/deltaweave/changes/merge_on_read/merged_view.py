@@ -2,7 +2,7 @@
 
 The changes are combined to one row for each key first. Then one of these joins follows:
 
-- `double_rank`: the union of both, of which the newest row of each key is kept. It shuffles the
+- `double_rank`: the newest row of each key in the union of both. It shuffles the
 base.
 - `full_outer_join`: it shuffles the base too.
 - `left_join_anti_join`: the base left-joined with the changes, and an anti join for the changes of

@@ -14,7 +14,7 @@ from deltaweave.delta.log import TableSnapshot
 from deltaweave.delta.statement import ResolvedMerge
 
 # The protocol's domain of the row ids that were given out. Each commit of new rows raises it, and
-# the transaction reads it anew.
+# the transaction reads it again.
 _ROW_IDS = "delta.rowTracking"
 
 

@@ -66,7 +66,7 @@ def rewrite_files(spark: SparkSession, log: JavaObject, paths: DataFrame) -> int
 
 
 def _written(table: TableSnapshot, files: FileList, own_files: OwnFiles) -> JavaObject:
-    """Write the files' rows anew, and return a Java list of the AddFile actions."""
+    """Rewrite the files' rows, and return a Java list of the AddFile actions."""
     view = jvm_.jvm(table.spark)
     row_tracking = jvm_.singleton(view.org.apache.spark.sql.delta, "RowTracking")
     tracked = row_tracking.preserveRowTrackingColumns(table.read_files(files)._jdf, table.snapshot)

@@ -67,7 +67,7 @@ class Lease:
                 f"this merge was decided on at {self.held}.",
                 table=table,
                 version=version,
-                hint="Run it again: it will be decided on anew.",
+                hint="Run it again: it decides again.",
             )
 
 

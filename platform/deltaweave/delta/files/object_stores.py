@@ -1,6 +1,6 @@
 """The stores that Python opens as Spark does: S3, by Hadoop's S3A with keys in its settings.
 
-Only settings of which it is known what they mean for Python count. With any other, such as one of
+Only settings whose meaning for Python is known count. With any other, such as one of
 encryption, of a proxy or of a role, files are left to Spark.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-# The stores of which it was seen that Arrow and S3A mean the same one.
+# The stores that Arrow and S3A were seen to open alike.
 _SAME_STORES: WeakKeyDictionary[SparkContext, set[tuple[Any, ...]]] = WeakKeyDictionary()
 
 _S3A = "org.apache.hadoop.fs.s3a"

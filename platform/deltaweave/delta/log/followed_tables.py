@@ -91,7 +91,7 @@ def follow(version: Checksum, files: JavaObject) -> None:
 
 def _replayed(kept: _Kept, version: Checksum, commit: str) -> JavaObject | None:
     """Replay the commits up to a later version; None if they do not lead there."""
-    # The kept version is still one of the table, which may have been made anew.
+    # The kept version is still one of the table, which may have been recreated.
     if not version.has_commit(kept.version, kept.commit):
         return None
     spark, log = version.spark, version.log

@@ -1,4 +1,4 @@
-"""Delta's operations, of which newer releases tell more in the history."""
+"""Delta's operations; newer releases record more of them in the history."""
 
 from __future__ import annotations
 

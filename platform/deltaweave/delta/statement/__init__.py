@@ -6,7 +6,7 @@
 - `padded_tables`: makes the plan of a statement that reads CHAR columns.
 - `resolved`: the statement after analysis: its condition, its clauses, and what they read.
 - `spark_types`: data types of the JVM as PySpark's.
-- `lost_days`: days of which Spark's filters on Parquet files do not know.
+- `lost_days`: days that Spark's filters on Parquet files lack.
 - `conditions`: what the conditions say about target rows: equalities of keys, pruning predicates.
 - `read_columns`: what WHEN MATCHED clauses read of the target's rows.
 - `lineage`: the source columns from which each value of the merge comes.

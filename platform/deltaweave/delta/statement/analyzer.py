@@ -193,7 +193,7 @@ def _refuse_other_columns(
 
 
 def _refuse_columns_of_the_other_table(analyzed: JavaObject, table: str) -> None:
-    """Refuse a clause that reads columns of the table of which it has no row."""
+    """Refuse a clause that reads columns of the table without a row for it."""
     lacking = [
         (analyzed.notMatchedBySourceClauses(), analyzed.source(), "NOT MATCHED BY SOURCE"),
         (analyzed.notMatchedClauses(), analyzed.target(), "NOT MATCHED"),

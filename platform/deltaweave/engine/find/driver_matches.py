@@ -1,7 +1,7 @@
 """Matches found on the driver: pyarrow reads key columns of files and finds the source's keys.
 
 No Spark job is needed. It serves conditions that are equalities alone, of types that Arrow compares
-as Spark does. Files of which that is not certain are refused, and Spark scans them.
+as Spark does. Files for which this is uncertain are left to Spark.
 """
 
 from __future__ import annotations

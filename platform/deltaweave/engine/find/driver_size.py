@@ -27,8 +27,8 @@ def most_on_driver(limit: int, master: str) -> int:
     """Scale a limit of rows or bytes of target files by Spark's master URL.
 
     Executors in processes of their own, mostly on other machines, bring cores and disks, so that
-    the driver leaves them more than those of a local master. So it does where such a master has
-    more cores than the driver has threads.
+    the driver leaves them more than those of a local master. The same holds for a
+    local master with more cores than the driver has threads.
     """
     local = _LOCAL.fullmatch(master)
     if local is None:

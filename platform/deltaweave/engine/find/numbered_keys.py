@@ -1,6 +1,6 @@
 """Keys of whole numbers, each as one number, by which target rows find their source rows.
 
-Arrow hashes the source's keys anew for each batch of target rows. Of millions of keys that takes
+Arrow hashes the source's keys again for each batch of target rows. Of millions of keys that takes
 longer than to look up the batch, so here they are prepared once, and all threads share them.
 """
 

@@ -140,7 +140,7 @@ class MergeResult:
             function.
         commit_attempts: How often it tried to commit; more than 1 if other commits won. 0 if there
             was nothing to commit, and after Delta's own MERGE.
-        files_redone: Touched files that were scanned and written again, because the merge was done
+        files_redone: Touched files that were scanned and written again, because the merge ran
             again after it lost to another commit.
         num_events_rescued: Events of the batch that `apply_changes` put into the table of those
             that cannot be applied; 0 for a merge.

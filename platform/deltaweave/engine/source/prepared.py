@@ -244,7 +244,7 @@ def _may_lose_days(merge: ResolvedMerge, used: DataFrame) -> bool:
 
 def _of_view(merge: ResolvedMerge, used: DataFrame) -> tuple[DataFrame, SourceFiles] | None:
     """Read a view's rows from its files; None if later reads might see others."""
-    # What is cached may be cached anew meanwhile.
+    # A cached source may be cached again meanwhile.
     if reason_to_materialize(merge, through_views=True) is not None or is_cached(merge):
         return None
     return with_listed_files(used, merge.target_log)

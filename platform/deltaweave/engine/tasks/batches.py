@@ -95,7 +95,7 @@ def _rows_at_once(
 
 
 def _stored_width(column: pyarrow.parquet.ColumnChunkMetaData, num_rows: int) -> float:
-    """Return the bytes of a row in memory, but for those of values in dictionaries."""
+    """Return the bytes of a row in memory, except those of values in dictionaries."""
     width = _WIDTHS.get(column.physical_type, _WIDTH_OF_DECIMALS) * column.num_values
     if column.physical_type == "BYTE_ARRAY":
         # Of values that are stored one by one, their sum is known.

@@ -52,7 +52,7 @@ class Statistics:
                     self._has_nan.add(path)
                     values = values.filter(pc.invert(is_nan))
             ends = pc.min_max(values)
-            # They stay Arrow values: Python has not all dates and times that Spark has.
+            # They stay Arrow values: Python cannot represent Spark's full date range.
             low, high = ends["min"], ends["max"]
             if types.is_string(values.type) and not _are_texts(low, high):
                 self._unknown.add(path)

@@ -23,7 +23,7 @@ REWRITTEN_SCHEMA = (
 """What a task returns for each file; if it was refused, or rewriting it failed, Spark must."""
 
 
-# Maximum bytes in memory of the changed rows of a file, of which a task holds a copy, too. Spark
+# Maximum bytes in memory of a file's changed rows; a task holds a copy of them, too. Spark
 # rewrites files in which more change.
 MAX_CHANGED_BYTES = 96 << 20
 

@@ -58,7 +58,7 @@ class Changes:
         written: The new files, or None.
         marked: The deletion vectors of touched files that stay, or None.
         rows_by_clause: Rows taken by each clause that looks at target rows.
-        num_copied: Unmodified rows of removed files that were written anew.
+        num_copied: Unmodified rows of removed files that were rewritten.
         matched_source: The source rows that match; None if they were not counted.
         changes_every_match: Whether every target row that matches was changed; False if that is not
             known.

@@ -1,4 +1,4 @@
-"""Copy on write: Spark writes touched files anew, with changed, unmodified and inserted rows."""
+"""Copy on write: Spark rewrites touched files, with changed, unmodified and inserted rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def copy_touched_files(
     *,
     without_join: bool,
 ) -> WrittenFiles | None:
-    """Write all touched files anew, and the inserts with them; None if no row is left.
+    """Rewrite all touched files, and the inserts with them; None if no row is left.
 
     Args:
         transaction: The merge's transaction.
@@ -43,7 +43,7 @@ def copy_touched_files(
 def copy_files(
     transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, files: FileList
 ) -> WrittenFiles:
-    """Write some touched files anew, without the inserts."""
+    """Rewrite some touched files, without the inserts."""
     return transaction.write(changed_rows(transaction, source, scan, files, with_unmodified=True))
 
 

@@ -1,6 +1,6 @@
 """Deletion vectors: changed rows are marked in their files, and only changed rows are written.
 
-A touched file of which few rows would be left is rewritten instead (see mark_or_rewrite).
+A touched file that would keep few rows is rewritten instead (see mark_or_rewrite).
 """
 
 from __future__ import annotations

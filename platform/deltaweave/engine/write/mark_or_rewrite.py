@@ -1,7 +1,7 @@
 """Which touched files are marked, and which are rewritten, in a table with deletion vectors.
 
 Marking writes changed rows alone, but every later scan reads the marked rows in vain until the
-table is purged. So a file of which few rows would be left is rewritten: copying these rows costs
+table is purged. So a file that would keep few rows is rewritten: copying these rows costs
 less than to read the others again and again. A file without any row left is removed.
 """
 
@@ -37,7 +37,7 @@ class TouchedFileFates:
     Attributes:
         stay: Files in which rows are marked.
         removed: Files that leave the table.
-        copied: Removed files that have rows left, which are written anew.
+        copied: Removed files that have rows left, which are rewritten.
         num_copied: How many such rows there are.
     """
 
@@ -68,7 +68,7 @@ def mark_or_rewrite(
     """Choose for each touched file, by the fraction of its rows that would be marked.
 
     Rows that earlier merges marked count as marked. A file with an unknown number of rows stays,
-    and so does one of which more rows changed than its statistics count. One that says itself that
+    and so does one in which more rows changed than its statistics count. One that says itself that
     they are wrong is rewritten: Delta takes a file for empty by its statistics.
 
     Args:

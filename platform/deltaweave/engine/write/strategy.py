@@ -2,7 +2,7 @@
 
 The choice depends on the statement, on settings, on the table's features and on the source. It
 comes before the scan for matches, whose result may change the outcome: a merge that touches no
-file inserts at most, and files of which most rows change are left to Spark.
+file inserts at most, and files in which most rows change are left to Spark.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def choose_strategy(transaction: Transaction, source: PreparedSource) -> Choice:
     if vectors_writable(transaction):
         return Choice(
             Strategy.DELETION_VECTORS,
-            "the table takes deletion vectors; files of which more than "
+            "the table takes deletion vectors; files in which more than "
             f"{max_marked_fraction(transaction):.0%} of the rows would be marked are rewritten",
         )
     table = transaction.merge.table

@@ -1,4 +1,4 @@
-"""Which touched files are worth rewriting in place: those of which few rows change."""
+"""Which touched files are worth rewriting in place: those in which few rows change."""
 
 from __future__ import annotations
 

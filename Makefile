@@ -29,12 +29,12 @@ export SPARK_SUBMIT_OPTS += "-XX:SharedArchiveFile=$(CURDIR)/.venv/spark.jsa"
 
 # Evaluated only by the targets that need them; to an $(error), `make` adds only its own location.
 JAVA_PROBLEM = $(shell .ci/require-java)
-PYTHON_PROBLEM = $(shell $(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 10))' \
-	>/dev/null 2>&1 || echo "deltaweave needs Python 3.10 or newer with its venv module as" \
+PYTHON_PROBLEM = $(shell $(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' \
+	>/dev/null 2>&1 || echo "Developing deltaweave needs Python 3.11 or newer with its venv module as" \
 	"$(PYTHON): install one (Debian: apt-get install python3-venv) or name it, make PYTHON=…")
 
 .NOTPARALLEL:
-.PHONY: help demo demo-cdc land ui docs test test-slow test-all test-matrix delta-suite torture record-oracle record-debezium fuzz screenshots check clean java place
+.PHONY: help demo demo-cdc land ui docs test test-slow test-all test-matrix delta-suite torture record-oracle record-debezium fuzz screenshots check lock changelog clean java place
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,6 +101,16 @@ check: $(INSTALLED) ## format, lint, types, import contracts, words, advisories 
 	@$(VENV)/python .ci/words
 	@$(VENV)/python .ci/audit
 
+lock: $(INSTALLED) ## renew constraints.txt, the releases of all packages that make installs
+	@$(VENV)/pip install --quiet --disable-pip-version-check 'uv>=0.13,<0.14'
+	@{ sed '/^[^#]/d' constraints.txt; $(VENV)/uv pip compile --quiet --universal --python-version 3.11 \
+		--extra dev --no-annotate --no-header --no-emit-package pip pyproject.toml; } >constraints.new
+	@mv constraints.new constraints.txt
+
+changelog: $(INSTALLED) ## put the sentences of changelog.d into CHANGELOG.md, under VERSION=…
+	@$(VENV)/pip install --quiet --disable-pip-version-check 'towncrier>=26.9,<27'
+	@$(VENV)/towncrier build --yes --version $(VERSION)
+
 clean: ## remove everything that these commands made
 	rm -rf .venv .lake .dagster .bench .site .matrix .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	rm -rf .hypothesis spark-warehouse metastore_db derby.log
@@ -112,14 +122,15 @@ place:
 java:
 	@$(if $(JAVA_PROBLEM),$(error $(JAVA_PROBLEM)))
 
-$(INSTALLED): pyproject.toml
+$(INSTALLED): pyproject.toml constraints.txt
 	@$(if $(PYTHON_PROBLEM),$(error $(PYTHON_PROBLEM)))
 	@echo "Installing deltaweave into .venv: a few minutes the first time, and about 1 GB to download"
 	@echo "  1 of 3: a virtual environment"
 	@$(PYTHON) -m venv .venv
 	@echo "  2 of 3: the Python packages"
 	@# Python compiles modules when it first imports them; of most packages it never imports most.
-	@$(VENV)/pip install --quiet --no-compile --disable-pip-version-check --editable '.[dev]'
+	@$(VENV)/pip install --quiet --no-compile --disable-pip-version-check \
+		--constraint constraints.txt --editable '.[dev]'
 	@echo "  3 of 3: Delta's jars, by a first start of Spark"
 	@# One session fetches Spark's jars now, because concurrent downloads would corrupt each other.
 	@$(VENV)/python .ci/first-session \

@@ -132,6 +132,13 @@ def test_the_tree_names_folders_that_exist() -> None:
         assert ROOT.joinpath(*parents).exists(), line
 
 
+def test_the_recipes_of_contributing_name_files_that_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = set(re.findall(r"`((?:platform|tests|docs)/[^`]+)`", text))
+    assert len(named) > 20
+    assert {each for each in named if not (ROOT / each).exists()} == set()
+
+
 def test_the_declarations_that_the_docs_show_are_assets() -> None:
     pages = ("assets.md", "how-to/tables-in-a-schema.md")
     text = "".join((ROOT / "docs" / page).read_text() for page in pages)

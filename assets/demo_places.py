@@ -26,7 +26,7 @@ from assets.standalone_cluster import standalone_cluster
 from resources.environments import lake
 
 PLACE = "DELTAWEAVE_DEMO_ON"
-"""The variable that tells the demo where it runs."""
+"""The variable with the place at which the demo runs."""
 
 Variables = Mapping[str, str]
 

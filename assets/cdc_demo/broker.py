@@ -87,7 +87,7 @@ def _settings(topics: Path, port: int, controller_port: int) -> str:
         "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": topics,
-        # What has been told of a table is needed as long as the table is.
+        # The events of a table are needed as long as the table is.
         "log.retention.ms": -1,
         # There is one broker to hold a copy of anything.
         "offsets.topic.replication.factor": 1,

@@ -15,7 +15,7 @@ These names are imported because Dagster offers no public way:
 - `AssetCheckExecutionRecordStatus`: the event log filters the records of a check by it.
 - `NOT_FINISHED_STATUSES`: the statuses of runs that have not ended; a copy here would miss a
   status that Dagster adds.
-- `PARENT_RUN_ID_TAG`, `PARTITION_NAME_TAG`, `RUN_KEY_TAG`, `SENSOR_NAME_TAG`: the tags that tell
+- `PARENT_RUN_ID_TAG`, `PARTITION_NAME_TAG`, `RUN_KEY_TAG`, `SENSOR_NAME_TAG`: the tags that show
   where a run comes from; Dagster documents their texts, but exports no constants.
 - `StepOutputHandle`: names the output of a step, whose IO manager and context it gives.
 - `BulkActionsFilter`, `BulkActionStatus`, `BULK_ACTION_TERMINAL_STATUSES`: which backfills go on,

@@ -120,7 +120,7 @@ class MergeBuilder:
             lease: See `deltaweave.merge`.
 
         Raises:
-            CommitStateUnknownError: The commit failed, and it cannot be told whether it landed.
+            CommitStateUnknownError: The commit failed, and whether it landed is unknown.
             DeltaweaveError: Another subclass that says what happened; nothing was committed.
         """
         spark = self._source_df.sparkSession

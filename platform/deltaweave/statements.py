@@ -76,7 +76,7 @@ def merge(
 
     Raises:
         StatementError: `applied_before` is given without `idempotency`, or the statement is wrong.
-        CommitStateUnknownError: The commit failed, and it cannot be told whether it landed.
+        CommitStateUnknownError: The commit failed, and whether it landed is unknown.
         DeltaweaveError: Another subclass that says what happened; nothing was committed.
     """
     with active(spark):

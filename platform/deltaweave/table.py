@@ -202,7 +202,7 @@ class Table:
         """Read the table's rows, at the newest version or at the one given.
 
         The query fails at files that it cannot read, also where a setting of the session
-        (`spark.sql.files.ignoreCorruptFiles`, `ignoreMissingFiles`) tells Spark to pass over them,
+        (`spark.sql.files.ignoreCorruptFiles`, `ignoreMissingFiles`) makes Spark pass over them,
         unless the setting is turned on after this call: rows of the newest version are then read
         as the setting says.
         """
@@ -329,7 +329,7 @@ class Table:
             reads_all: With `computed_from`, whether the rows were computed from all of that
                 version, or only from the rows that they replace. In the second case, only later
                 commits that change rows of the predicate fail this write, as far as partition
-                columns can tell.
+                columns show.
             check: Called right before the commit. If it raises, nothing is committed.
 
         Returns:
@@ -338,7 +338,7 @@ class Table:
         Raises:
             CommitConflictError: Another commit changed what this one read, or came after
                 `computed_from`; nothing was committed. Compute the rows again.
-            CommitStateUnknownError: The commit failed, and it cannot be told whether it landed.
+            CommitStateUnknownError: The commit failed, and whether it landed is unknown.
             TableNotFoundError: The log does not hold the version `computed_from`.
             DeltaweaveError: Another subclass that says what happened; nothing was committed.
         """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FAILED, MISUSED, UNKNOWN = 1, 2, 3
 """Exit codes of all commands, beside 0: 2 is for arguments that make no sense, as typer's own; 3 if
-it cannot be told whether a merge was committed."""
+it is unknown whether a merge was committed."""
 
 
 def writable(directory: Path) -> Path:

@@ -81,8 +81,8 @@ def merge_asset(
         keys: Columns that identify a row: `ON t.k = s.k AND …`. A null is equal to nothing: each
             row with one is inserted, in every run. The changes have one row for each key: several
             rows of one run's partitions are reduced to the newest, by `sequence_by` or by the order
-            of the partitions, which `partition_expr` tells, or the function by returning
-            `{partition key: rows}`. Where nothing tells, several rows for a key are an
+            of the partitions, which `partition_expr` names, or the function by returning
+            `{partition key: rows}`. Where nothing decides, several rows for a key are an
             `AmbiguousMatchError` before anything is written.
         unique_keys: Whether that holds for keys that the table lacks, too. With False, all rows of
             a key that is new are inserted, as MERGE does, and nothing is reduced.

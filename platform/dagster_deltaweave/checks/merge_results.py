@@ -84,7 +84,7 @@ def build_merge_checks(
         asset: The merge asset, as its definition or key; or a list of such, which gives a list of
             checks.
         source_rows: Whether to check `source_rows_accounted_for`.
-        every_row: Whether its clauses take every source row; by default the declared clauses tell,
+        every_row: Whether its clauses take every source row; by default as the declared clauses do,
             and a MERGE text, or a key alone, counts as not taking every row.
         row_count_change: The lowest and highest change; None for no bound.
         blocking: Whether a failure keeps downstream assets of the same run from running: for all

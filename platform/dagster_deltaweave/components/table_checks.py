@@ -104,7 +104,8 @@ class TableChecksComponent(Component, Resolvable, Model):
         bool, Field(description="Whether each row of the source is accounted for.")
     ] = False
     every_row: Annotated[
-        bool | None, Field(description="Whether clauses take each; by default they tell.")
+        bool | None,
+        Field(description="Whether clauses take each source row; default: as declared."),
     ] = None
     row_count_change: Annotated[
         Change | None, Field(description="How the row count may change from run to run.")

@@ -80,7 +80,7 @@ def one_row_for_each_key(
     """Return the changes with one row for each key that they have; the newest one wins.
 
     Which row is newer is said by `sequence_by`, then by the order of the partitions: a function
-    that returns the rows of each partition tells which a row is of, or `partition_expr` does. A row
+    that returns the rows of each partition names a row's partition, or `partition_expr` does. A row
     with a null among its keys matches nothing, and stays.
 
     Args:
@@ -91,7 +91,7 @@ def one_row_for_each_key(
         is_rebuilt: Whether the rows replace those that the table has.
 
     Raises:
-        AmbiguousMatchError: A key comes several times, and nothing tells which row counts: if the
+        AmbiguousMatchError: A key comes several times, and nothing decides which row counts: if the
             run has several partitions, or if several rows would be inserted. What MERGE itself says
             of keys that the table has is left to it.
     """
@@ -113,7 +113,7 @@ def one_row_for_each_key(
             if is_of_several or all(undecided.isEmpty() for undecided, *_ in problems):
                 return newest.drop(_PLACE, _RANK, _COUNT, _LEAVES)
         elif is_of_several:
-            of_run = f"{len(run.keys)} partitions are merged at once, and nothing tells their order"
+            of_run = f"{len(run.keys)} partitions are merged at once, and nothing gives their order"
             _refuse(table, repeated, of_run, _WAYS)
         return _with_new_keys_once(table, declaration, rows, is_rebuilt)
 
@@ -253,7 +253,7 @@ def _newest(
         (column(_COUNT) > 1) & ~is_no_key & (column(_PLACE).isNull() | (column(_LEAVES) == DEPENDS))
     ).select(*map(column, declaration.keys), column(_COUNT))
     return newest, [
-        (tied, "nothing tells which of them is newer", _ONE_ROW_EACH),
+        (tied, "nothing decides which of them is newer", _ONE_ROW_EACH),
         (
             undecided,
             "its clauses do more than to replace a row by the newest one, or rows are of none of "

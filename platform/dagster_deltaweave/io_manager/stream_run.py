@@ -69,7 +69,7 @@ def run_stream(
         with translated(table, operation="ingesting"):
             # Wait in short steps, so that Dagster can terminate the run.
             while not query.awaitTermination(_POLL_SECONDS):
-                if time.monotonic() - progress.told_at >= run.observe_seconds:
+                if time.monotonic() - progress.observed_at >= run.observe_seconds:
                     progress.tell()
                 if run.run_seconds is not None and time.monotonic() - began >= run.run_seconds:
                     _finish_batch(query)
@@ -100,30 +100,30 @@ class _Progress:
     Attributes:
         query: The stream.
         observe: Receives the numbers.
-        told: The newest micro-batch that was observed; -1 for none.
-        told_at: When it was observed, by the monotonic clock.
+        observed: The newest micro-batch that was observed; -1 for none.
+        observed_at: When it was observed, by the monotonic clock.
     """
 
     query: StreamingQuery
     observe: Observe
-    told: int = -1
-    told_at: float = field(default_factory=time.monotonic)
+    observed: int = -1
+    observed_at: float = field(default_factory=time.monotonic)
 
     def tell(self, *, is_last: bool = False) -> None:
         """Observe what the stream did since the last time."""
         progress: list[Any] = list(self.query.recentProgress)
-        now, before = time.monotonic(), self.told_at
-        self.told_at = now
+        now, before = time.monotonic(), self.observed_at
+        self.observed_at = now
         if not progress:
             return
-        batches = [each for each in progress if each.batchId > self.told and each.numInputRows]
+        batches = [each for each in progress if each.batchId > self.observed and each.numInputRows]
         rows = sum(each.numInputRows for each in batches)
         began = datetime.fromisoformat(progress[-1].timestamp.replace("Z", "+00:00"))
         age = timedelta(0) if _is_waiting(self.query) else datetime.now(timezone.utc) - began
-        self.told = batches[-1].batchId if batches else self.told
+        self.observed = batches[-1].batchId if batches else self.observed
         self.observe(
             {
-                "stream/batch": self.told if self.told >= 0 else None,
+                "stream/batch": self.observed if self.observed >= 0 else None,
                 "stream/rows": rows,
                 "stream/rows_per_second": rows / max(now - before, 0.001),
                 "stream/processed_rows_per_second": (

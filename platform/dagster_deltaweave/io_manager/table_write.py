@@ -186,7 +186,7 @@ def _inserted_rows(table: Table, declaration: MergeDeclaration, changes: DataFra
         raise StatementError(
             "a full refresh takes the rows that the asset's clauses insert, and there are none."
             if declaration.clauses
-            else "a full refresh cannot be told from a MERGE text.",
+            else "a full refresh cannot be derived from a MERGE text.",
             table=table.path_or_name,
             operation="full refresh",
             hint="Declare the merge by keys or on, with a clause that inserts.",

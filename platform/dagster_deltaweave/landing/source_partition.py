@@ -43,7 +43,7 @@ def read_source_partition(
 ) -> DataFrame:
     """Read the files of a source partition, each of which must have exactly this schema.
 
-    A CSV file has a header, whose names tell its columns in any order; with `{"header": False}`
+    A CSV file has a header, which names its columns in any order; with `{"header": False}`
     its columns are those of the schema in their order. JSON objects need not name each column, and
     must name no other; fields within a column are not looked at. A row of either that Spark cannot
     read as the schema's types is an error that names file, line and column, or is put aside: to

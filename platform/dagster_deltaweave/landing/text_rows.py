@@ -1,4 +1,4 @@
-"""Reads CSV and JSON of a source partition; a row that does not fit the schema is told by line."""
+"""Reads CSV and JSON of a source partition; errors name the lines that do not fit the schema."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def taken_back(
 ) -> set[str]:
     """Return the application ids of partitions that a RESTORE or REPLACE has undone since a merge.
 
-    Where the log does not tell to which version a RESTORE went, all that it still holds counts as
+    Where the log does not show to which version a RESTORE went, all that it still holds counts as
     undone: a partition is then merged again, and none is lost.
 
     Args:

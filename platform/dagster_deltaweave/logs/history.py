@@ -45,7 +45,7 @@ _AT_FIRST = 100
 
 @dataclass(frozen=True)
 class Change:
-    """The last commit that changed a table's rows, as far as its log tells.
+    """The last commit that changed a table's rows, as far as its log shows.
 
     Attributes:
         version: The version that it made.

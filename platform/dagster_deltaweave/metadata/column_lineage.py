@@ -1,7 +1,7 @@
 """Column lineage of a merge: from which columns of its upstream assets the table's columns come.
 
 The engine traces each value back to the columns of the files from which it was read
-(`delta/lineage`). The location of these files tells the asset:
+(`delta/lineage`). The location of these files identifies the asset:
 
 1. Files of an upstream's table (its declared location, or the IO manager's root and the asset key),
    or below the `dagster/uri` in an upstream's definition, belong to that upstream.

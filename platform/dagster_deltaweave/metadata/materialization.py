@@ -167,7 +167,7 @@ def _recorded_version(context: OutputContext) -> int | None:
 def record_data_version(context: OutputContext, version: int) -> None:
     """Make a version of the table the data version of the asset's materialization.
 
-    Dagster uses it to tell whether downstream assets are stale. It is the table's version even if
+    Dagster uses it to decide whether downstream assets are stale. It is the table's version even if
     the asset is partitioned: the partitions are those of the changes, and a downstream asset that
     reads the table reads the result of all of them.
     """

@@ -270,8 +270,8 @@ def _date(moment: datetime) -> str:
 def _not_told(windows: Sequence[_Window], by: str, kind: DataType, table: str) -> StatementError:
     (start, _), (_, end) = windows[0], windows[-1]
     return StatementError(
-        f"partition_expr gives a {kind.simpleString().upper()}, which cannot tell the rows from "
-        f"{start.isoformat()} to {end.isoformat()} from others: it tells {by}.",
+        f"partition_expr gives a {kind.simpleString().upper()}, which cannot separate rows from "
+        f"{start.isoformat()} to {end.isoformat()} from others: it gives {by}.",
         table=table,
         operation="choosing partitions",
         hint="Let partition_expr give a TIMESTAMP, or the partition's key as a string.",

@@ -87,7 +87,7 @@ def _commits_after(
     log: DeltaLog, location: str, before: Followed, limit: int
 ) -> list[Commit] | None:
     """Return the commits to read, oldest first; None if the location holds another table."""
-    # The position tells whether this is the same table, even if the table was moved.
+    # The position shows whether this is the same table, even if the table was moved.
     commits = log.after(before.seen, limit)
     if commits is None and same_place(location) == same_place(before.location):
         # The table was recreated, or its log was cleaned up past the cursor.

@@ -89,7 +89,7 @@ def standing_of(
         runs: The runs of its partition, the newest first, less those of other landing directories.
         policy: When it is requested again.
         missing: The assets that lack it, by their tables.
-        of_target: Tells what a run materializes, and whether it is under way.
+        of_target: Knows what a run materializes, and whether it is under way.
     """
     for record in runs:
         run = record.dagster_run

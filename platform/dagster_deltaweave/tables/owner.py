@@ -1,4 +1,4 @@
-"""Which asset a table of a schema belongs to: a property of the table tells other code locations.
+"""Which asset a table of a schema belongs to: a table property for other code locations.
 
 A table's name is only the last part of its asset's key, so keys of two assets may give one name.
 """

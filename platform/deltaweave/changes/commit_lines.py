@@ -2,7 +2,7 @@
 
 RESTORE makes a version with the rows of an earlier one, and the commits between the two are in the
 log. Which version that was, the log says in one of two ways: by number, or by a time as text in a
-time zone that it does not say. Then the files tell: those that are in the table after the RESTORE
+time zone that it does not say. Then the files show it: those in the table after the RESTORE
 are those of the version to which it went.
 
 Nothing here needs Spark: the log is whatever can read commits by their version.
@@ -53,8 +53,8 @@ class Applied:
     Attributes:
         version: The id's newest version in the line; None if no commit of the line holds it.
         by: The version of the commit that holds it; None if the log does not hold that any more.
-        unknown_since: The newest RESTORE, if the log does not tell: it lacks commits from before
-            it, and may have undone commits with the id.
+        unknown_since: The newest RESTORE, if that leaves the id unknown: the log lacks commits from
+            before it, and it may have undone commits with the id.
     """
 
     version: int | None
@@ -83,7 +83,7 @@ def line_of_commits(log: Log, version: int) -> Iterator[Commit]:
 def begins_anew(commit: Commit) -> bool:
     """Return whether a version has nothing of those before, as a clone or a new table.
 
-    An overwrite by `saveAsTable` is called a new table, too, and is none (Delta 4.3 tells).
+    An overwrite by `saveAsTable` is called a new table, too, and is none (Delta 4.3 marks it).
     """
     if "REPLACE TABLE" in commit.operation:
         return str(commit.parameters.get("isV1SaveAsTableOverwrite")).lower() != "true"
@@ -91,9 +91,9 @@ def begins_anew(commit: Commit) -> bool:
 
 
 def version_before(log: Log, commit: Commit) -> int | None:
-    """Return the version from which a commit went on; None if the log does not tell.
+    """Return the version from which a commit went on; None if the log does not show it.
 
-    It does not tell if a RESTORE by time went to a version before all that the log still holds.
+    It is None if a RESTORE by time went to a version before all that the log still holds.
     """
     if commit.operation != RESTORED:
         return commit.version - 1

@@ -63,7 +63,7 @@ class Delivery:
 
         RESTORE takes the rows of a batch and leaves its pair, by which all but its deletes would
         count as applied. Then the batch is applied again, and its commit names the pair again. So
-        it is where the log does not tell, because a batch that is applied twice changes nothing.
+        it is where the log does not show it, because a batch that is applied twice changes nothing.
 
         What was noted is judged by its time where no commit names it. So a commit names it even if
         it changes nothing, unless the table is as it was then.

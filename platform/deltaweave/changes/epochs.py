@@ -6,10 +6,10 @@ after all of the log before. The time is for readers, and does not decide over t
 
 Of one key, changes with greater positions are later, because the database locks rows. So a change
 that is later by its time and before by its position is of another log, whose epoch nobody gave. It
-would be left out without a word, and is an error instead. Rows of snapshots are compared with each
+would be left out silently, and is an error instead. Rows of snapshots are compared with each
 other alone, because a snapshot may read a row long after its position.
 
-Tables that were made before positions had these fields keep their type, and no log is told.
+Tables that were made before positions had these fields keep their type, no other log is noticed.
 
 Conditions are SQL text, see `combining`.
 """

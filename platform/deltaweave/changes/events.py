@@ -90,7 +90,7 @@ class Events:
         rows: The keys by their names; `_cdc_operation` (string); `_cdc_sequence` (struct of `at`,
             of the sequence's type, and `tie`, bigint); `_cdc_values` (struct of the other columns,
             or of a null if there are none); `_cdc_present` (array of strings, null for all), if
-            upserts may leave columns out; `_cdc_inserted` (boolean), if events tell inserts.
+            upserts may leave columns out; `_cdc_inserted` (boolean), if events mark inserts.
         shape: How they were read.
         count: How many there are.
         deletes: How many of them delete.

@@ -166,7 +166,7 @@ def newest_in_line(snapshot: TableSnapshot, application_id: str) -> Applied:
 def holds_pair(snapshot: TableSnapshot, pair: tuple[str, int]) -> bool:
     """Return whether a version's commits hold an application id with this version or a later.
 
-    False where the log does not tell: what comes again is then applied again.
+    False where the log does not show it: what comes again is then applied again.
     """
     held = newest_in_line(snapshot, pair[0]).version
     return held is not None and held >= pair[1]

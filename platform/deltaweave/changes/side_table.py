@@ -184,7 +184,7 @@ def noted_before(keep_for: timedelta, noted: int | None = None) -> str:
 def may_hold_noted_before(kept_in: TableSnapshot, keep_for: timedelta) -> bool:
     """Return whether a version of a side table may hold rows that were written longer ago.
 
-    The statistics of its files in the log decide; true if they do not tell.
+    The statistics of its files in the log decide; true if there are none.
     """
     listed = kept_in.files_in_checksum()
     if listed is None:

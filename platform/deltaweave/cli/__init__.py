@@ -15,7 +15,7 @@
 - `steps`: what a terminal shows while a command works.
 
 A command ends with 0 if it did what it was asked, with 1 if that failed, with 2 if its arguments
-make no sense, and with 3 if it cannot be told whether a merge was committed. Results go to the
+make no sense, and with 3 if it is unknown whether a merge was committed. Results go to the
 standard output, as tables or with `--json`; all else goes to the standard error.
 """
 

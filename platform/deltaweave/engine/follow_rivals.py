@@ -3,7 +3,7 @@
 A merge whose commit lost need not run again if that would give the same output:
 
 - no file that came since holds a row that the source matches: by partitions, statistics and the key
-  index, as for candidate files, and where these cannot tell, by a scan for one match;
+  index, as for candidate files, and where these do not decide, by a scan for one match;
 - every file in which a source row matched is still there as it was read. In tables with deletion
   vectors, others may have marked other rows of it: then the vectors are united;
 - in the other files that were scanned, rows have at most gone.

@@ -47,7 +47,7 @@ _warnings: ContextVar[list[str] | None] = ContextVar("warnings", default=None)
 
 
 def attempted(table: str, otherwise: str, attempt: Callable[[], _Result]) -> _Result | None:
-    """Return what an attempt gives; None if it is refused or fails, and Spark must do the work.
+    """Run an attempt; return its result, None if it is refused or fails and Spark must do the work.
 
     Args:
         table: The table's name in messages.

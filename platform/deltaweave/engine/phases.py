@@ -1,4 +1,4 @@
-"""Phases of a merge: their Spark job description, the time that they take, and who is told."""
+"""Phases of a merge: their Spark job description, the time that they take, and their listener."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _listener: ContextVar[Callable[[str], object] | None] = ContextVar("listener", d
 
 @contextmanager
 def telling(listener: Callable[[str], object]) -> Iterator[None]:
-    """Tell the status of each phase that begins in the block, in the thread of the merge.
+    """Report the status of each phase that begins in the block, in the thread of the merge.
 
     Args:
         listener: Takes the status, e.g. `MERGE operation - scanning files for matches`. An error
@@ -38,7 +38,7 @@ def telling(listener: Callable[[str], object]) -> Iterator[None]:
 
 
 def tell(status: str) -> None:
-    """Tell a status to the listener, if there is one."""
+    """Report a status to the listener, if there is one."""
     listener = _listener.get()
     if listener is not None:
         listener(status)

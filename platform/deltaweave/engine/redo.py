@@ -97,7 +97,7 @@ def _may_redo(lost: Transaction, terms: Terms) -> Verdict:
             )
     except Exception as error:
         logger.warning("%s: cannot tell whether to merge again: %s", merge.table, said_by(error))
-        return Verdict(f"it cannot be told what it reads ({said_by(error)})")
+        return Verdict(f"it is unknown what it reads ({said_by(error)})")
     return YES
 
 

@@ -73,7 +73,7 @@ def run(
         lease: What the target must still hold at the commit, and the commit adds to it.
 
     Raises:
-        CommitStateUnknownError: The commit failed, and it cannot be told whether it landed.
+        CommitStateUnknownError: The commit failed, and whether it landed is unknown.
         DeltaweaveError: Another subclass that says what happened; nothing was committed.
     """
     pair = idempotency or session_pair(merge.spark, table=merge.table)

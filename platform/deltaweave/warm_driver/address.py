@@ -81,7 +81,7 @@ def address(spark_conf: Mapping[str, str]) -> Address:
 
 
 def check_peer(connection: socket.socket) -> None:
-    """Refuse a connection whose other end is a process of another user, where the system tells.
+    """Refuse a connection whose other end is a process of another user, where the system shows it.
 
     The private directory keeps others out already. This holds where the directory does not: where
     it was replaced after it was looked at, or where its file system ignores modes.

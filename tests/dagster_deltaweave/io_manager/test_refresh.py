@@ -354,7 +354,7 @@ def test_a_full_refresh_is_refused_where_it_cannot_be_told(
 
     result = run(customers, tags=REFRESH, raise_on_error=False)
 
-    assert "a full refresh cannot be told from a MERGE text" in failure_messages(result)
+    assert "a full refresh cannot be derived from a MERGE text" in failure_messages(result)
     assert rows(table("customers")) == [(1,)]
 
 

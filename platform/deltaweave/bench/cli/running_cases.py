@@ -1,4 +1,4 @@
-"""How commands run cases: under a progress bar, and with failures told in one line."""
+"""How commands run cases: under a progress bar, and report failures in one line."""
 
 from __future__ import annotations
 

@@ -106,8 +106,8 @@ class _Merged:
     """What is in a version of a base.
 
     Attributes:
-        batch: The newest batch that is in it, as far as the log tells; 0 for none.
-        restored_at_ms: When it was restored, in ms since 1970, if the log does not tell since.
+        batch: The newest batch that is in it, as far as the log shows; 0 for none.
+        restored_at_ms: When it was restored, in ms since 1970, if the log lacks its batches.
     """
 
     batch: int
@@ -134,8 +134,8 @@ def _merged_in(snapshot: TableSnapshot) -> _Merged:
 def _after(changeset: Changeset, merged: _Merged) -> Batches:
     """Return the batches that a version of a base lacks.
 
-    Batches are purged once it is known that the base has them. So if the log of the base does not
-    tell any more what a RESTORE left in it, those that were purged since then are in it.
+    Batches are purged once it is known that the base has them. So if the log of the base no
+    longer shows what a RESTORE left in it, those that were purged since then are in it.
     """
     batches = changeset.after(merged.batch)
     if batches.purged <= batches.after or merged.restored_at_ms is None:

@@ -100,7 +100,7 @@ class MergedView:
             return self._replaced()
         if INSERTED not in self.changes.columns:
             raise StatementError(
-                "left_join_inserts needs to be told which events insert.",
+                "left_join_inserts needs `inserts`, which says which events insert.",
                 operation="reading",
                 hint="Give inserts=, or use left_join_anti_join.",
             )

@@ -141,7 +141,7 @@ class Sides:
 
     @again_after_a_conflict
     def settle(self) -> None:
-        """Keep what a RESTORE of the base left of batches and deletes, while the log tells it."""
+        """Keep what a RESTORE of the base left of batches and deletes, while the log shows it."""
         settle_mark(self.base, self.changes, self.shape)
         Tombstones.of(self.base).settle()
 

@@ -192,7 +192,7 @@ def _opened(path: Path, *, create: bool) -> tuple[int, bool]:
             return os.open(path, _FLAGS), False
         with suppress(FileNotFoundError):
             return os.open(path, _FLAGS), False
-        # It is for its owner alone until its directory has told who else may open it.
+        # It is for its owner alone until its directory's rights for others are copied.
         with suppress(FileExistsError):
             return os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, _OWNER_ALONE), True
         return os.open(path, _FLAGS), False

@@ -42,7 +42,7 @@ def doubt_about_hosts(directory: Path) -> str | None:
     if not kind or _OF_ONE_HOST.fullmatch(kind):
         return None
     if kind not in _LOCAL_WITH:
-        return f"it is on {kind}, which does not tell whether a lock holds on all hosts"
+        return f"it is on {kind}, which does not show whether a lock holds on all hosts"
     local = sorted(_LOCAL_WITH[kind] & options)
     return f"it is on {kind} mounted with {', '.join(local)}" if local else None
 

@@ -49,7 +49,7 @@ def replacement_shown(
 
     Args:
         read: The version that the block read.
-        own_files: The block's files. From the commit on, they tell that the error stays: the
+        own_files: The block's files. From the commit on, they show that the error stays: the
             commit has looked for itself, and it may have landed.
         table: The table's name in the error.
         operation: What the block does.

@@ -187,7 +187,7 @@ class Transaction:
         return files
 
     def _known_files(self, predicates: Sequence[JavaObject]) -> FileList | None:
-        """Return the files that can satisfy all predicates; None if only Delta can tell."""
+        """Return the files that can satisfy all predicates; None if only Delta knows them."""
         if not predicates:
             return self.table.file_list() if self.table.has_few_files else None
         files = self.table.listed_files()
@@ -255,7 +255,7 @@ class Transaction:
 
         Raises:
             CommitConflictError: Another commit changed what this merge read.
-            CommitStateUnknownError: It failed, and it cannot be told whether it landed.
+            CommitStateUnknownError: It failed, and whether it landed is unknown.
         """
         view = jvm_.jvm(self.merge.spark)
         listed = view.java.util.ArrayList()

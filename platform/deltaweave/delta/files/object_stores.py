@@ -87,7 +87,7 @@ def settings_for_arrow(table: TableSnapshot) -> dict[str, Any] | str:
     """Return the arguments of `pyarrow.fs.S3FileSystem` that open a table's files.
 
     Arrow must see the version's commit as S3A does. It would not where the environment of the JVM
-    tells S3A of another store, where the bucket is in another region, and where nothing answers.
+    points S3A to another store, where the bucket is in another region, and where nothing answers.
 
     Returns:
         The arguments, with keys in them; or why only Spark opens them.

@@ -208,7 +208,7 @@ def _with_file(arguments: dict[str, Any], chain: list[JavaObject]) -> dict[str, 
 
 
 def _quotes(java_error: JavaObject) -> bool:
-    """Return whether a message quotes a user's text, so that its words tell nothing of a limit."""
+    """Return whether a message quotes a user's text, so that its words do not show a limit."""
     return (_error_class(java_error) or "").startswith(_QUOTING)
 
 

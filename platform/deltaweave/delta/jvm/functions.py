@@ -24,7 +24,7 @@ def made_once(spark: SparkSession, name: str, make: Callable[[], JavaObject]) ->
 
     Args:
         spark: A session.
-        name: What tells the object from others.
+        name: What distinguishes the object from others.
         make: Makes it, the first time.
     """
     known = _MADE.setdefault(spark.sparkContext, {})

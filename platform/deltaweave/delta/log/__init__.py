@@ -13,7 +13,7 @@
 - `file_layout`: how rows are spread over files.
 - `key_overlap`: how the ranges of a column's values in files overlap.
 - `partition_files`: which files' partitions can satisfy a predicate.
-- `file_version`: what tells a file in one version from the same file in another.
+- `file_version`: what distinguishes a file in one version from the same file in another.
 - `file_index`: a scan of listed files that does not ask Delta for the list again.
 - `metadata`: columns, partition columns and properties.
 - `actions`: log actions as JSON, read and made without a Spark query.

@@ -101,7 +101,7 @@ def _resolved(spark: SparkSession, parts: Sequence[str]) -> tuple[JavaObject, Ja
 def _is_of_session(spark: SparkSession, catalog: JavaObject) -> bool:
     """Return whether a catalog is Spark's own.
 
-    Its name does not tell: others of Delta's class have the name of what they delegate to.
+    Its name does not show it: others of Delta's class have the name of what they delegate to.
     """
     manager = spark._jsparkSession.sessionState().catalogManager()
     with jvm_.active(spark):

@@ -1,4 +1,4 @@
-"""What tells a data file in one version of a table from the same file in another version.
+"""What distinguishes a data file in one version from the same file in another version.
 
 Files never change, but later commits may mark rows of a file as deleted, or give it row ids.
 """

@@ -36,7 +36,7 @@ MAX_FILES = 10_000
 # Commits to read for a version, and their bytes; with more, Delta's job is as fast.
 _MAX_COMMITS = 20
 _MAX_BYTES = 16 * 1024 * 1024
-# State reconstruction gives such a path a scheme, and conflicts are told by the paths.
+# State reconstruction gives such a path a scheme, and conflicts are found by the paths.
 _PATH_WITHOUT_SCHEME = r'"path"\s*:\s*"\\?/'
 
 

@@ -1,4 +1,4 @@
-"""PySpark's Arrow types: since 4.2 it is told the zone of timestamps, before it takes UTC."""
+"""PySpark's Arrow types: since 4.2 it takes the zone of timestamps, before it took UTC."""
 
 from __future__ import annotations
 

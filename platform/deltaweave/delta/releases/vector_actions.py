@@ -1,4 +1,4 @@
-"""The actions that put deletion vectors in place: since 4.1 Delta is told what statistics keep."""
+"""The actions that put deletion vectors in place: since 4.1 Delta takes what statistics keep."""
 
 from __future__ import annotations
 

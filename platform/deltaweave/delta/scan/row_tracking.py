@@ -28,7 +28,7 @@ class TrackedColumn:
         name: The column's name in the table's files (bigint, null where the file's own value
             holds).
         read_from: The field of Spark's metadata column that gives its value in a scan.
-        metadata: Tells Delta's writer to accept the column, although it is not in the schema.
+        metadata: Makes Delta's writer accept the column, although it is not in the schema.
     """
 
     name: str

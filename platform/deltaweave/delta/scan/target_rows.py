@@ -91,7 +91,7 @@ def with_ids_of(
         merge: The merge.
         selected: The rows.
         attributes: The statement's attributes.
-        unfiltered: Places of columns about which Spark must tell the scan nothing.
+        unfiltered: Indexes of columns whose filters Spark must not pass to the scan.
     """
     view = jvm_.jvm(merge.spark)
     catalyst = view.org.apache.spark.sql.catalyst

@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 # Beside the data: VACUUM skips directories whose names begin with "_".
 KEY_INDEX_DIRECTORY = "_deltaweave_keys"
 
-_FILE = ["size", "modificationTime", "path"]  # which tell a file, as AddFile has them
+_FILE = ["size", "modificationTime", "path"]  # which identify a file, as AddFile has them
 
 _HASHED_AS = {
     ByteType: "bigint",

@@ -110,7 +110,7 @@ def collect_source(
     """Collect the source; None if it is too big, or if the query fails.
 
     Values and conditions are computed also for rows that the merge may not need them for. Whether
-    their failure is one of the merge, only the usual way can tell.
+    their failure is one of the merge, only the merge by Spark shows.
 
     Args:
         merge: The merge.

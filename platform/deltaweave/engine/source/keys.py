@@ -2,7 +2,7 @@
 
 `t.k = s.k AND t.day = date(s.at)` can only match target rows whose `k` and `day` are among the
 values that the source has. These values are collected once, from the materialized source. They
-prune files (see statistics_pruning), and tell whether a target row can match twice.
+prune files (see statistics_pruning), and show whether a target row can match twice.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class PreparedSource:
     def _width_unless_large(self) -> str | None:
         if not can_be_measured(self.rows.schema):
             return None
-        # Spark's estimate tells large sources, which need not be read to be measured.
+        # Spark's estimate finds large sources, which need not be read to be measured.
         is_large = estimated_bytes(self.rows) > limits.MAX_BROADCAST_SOURCE_BYTES
         return None if is_large else width_of(self.rows.schema)
 

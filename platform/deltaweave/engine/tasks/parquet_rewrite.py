@@ -74,7 +74,7 @@ def rewrite_file(
     indexes, first = np.unique(changes.column(0).to_numpy(), return_index=True)
     _, is_deleted, breaks, values = changes.take(pa.array(first)).columns
     if breaks.to_numpy().any():
-        raise NotRewritableError("a new row breaks a constraint")  # which Delta's writer tells
+        raise NotRewritableError("a new row breaks a constraint")  # Delta's writer reports it
     deleted = is_deleted.to_numpy().astype(bool)
     new_rows = as_stored(values.filter(pa.array(~deleted)), table.schema)
     return rewrite_rows(location, indexes, deleted, new_rows, table, first_row)

@@ -1,7 +1,7 @@
 """Changes rows in the files to which other commits moved them, and keeps all else that was written.
 
-It serves merges whose output of one file can be told from that of the others: deletion vectors, if
-the new rows come from the source alone, and files that were rewritten in place.
+It serves merges whose output can be separated by file: deletion vectors, if the new rows come from
+the source alone, and files that were rewritten in place.
 """
 
 from __future__ import annotations

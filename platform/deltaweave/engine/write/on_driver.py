@@ -201,7 +201,7 @@ def _check_new_rows(found: Found) -> None:
     if found.updates.breaks_constraint(numbers, clauses) or found.inserts.breaks_constraint(
         found.inserted, found.insert_clauses
     ):
-        raise NotRewritableError("a new row breaks a constraint")  # which Delta's writer tells
+        raise NotRewritableError("a new row breaks a constraint")  # Delta's writer reports it
     if found.partitioned_by.fields:
         new = [found.updates.rows(numbers, clauses), found.inserted_rows]
         feed = found.table.change_feed is not None

@@ -166,7 +166,7 @@ def test_inserts_are_not_read_as_such_where_no_event_says_so(
 ) -> None:
     table = make()
     table.append(frame(spark, [Event(1, 1, 10)]))
-    with pytest.raises(StatementError, match="needs to be told which events insert"):
+    with pytest.raises(StatementError, match="needs `inserts`, which says which events insert"):
         table.read("left_join_inserts")
 
 

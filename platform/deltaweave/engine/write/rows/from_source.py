@@ -74,7 +74,7 @@ def rows_after_scan(
     merge = transaction.merge
     rows, inserts, identity = source.rows, insert_places(merge), scan.source_identity
     if identity is None:
-        # Without an identity, pairs do not tell which rows match: they are matched again, with the
+        # Without an identity, pairs do not show which rows match: they are matched again, with the
         # files that hold matches.
         if scan.num_matched_rows:
             target = target_plan(transaction, scan.matched, merge.condition_columns())

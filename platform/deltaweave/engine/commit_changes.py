@@ -1,4 +1,4 @@
-"""Commits what a merge wrote: again on a newer version, as long as that is right, if it loses."""
+"""Commits a merge's output; after a lost commit, again on the newer version while that is right."""
 
 from __future__ import annotations
 

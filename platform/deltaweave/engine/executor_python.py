@@ -1,7 +1,7 @@
 """Whether the executors' Python has pyarrow and numpy, without which no task of ours runs there.
 
-The first task that needs them finds out. It is said once, and no later merge of the driver tries
-again: Spark does the work, and a key index is not asked.
+The first task that needs them finds out. It is logged once, and no later merge of this driver tries
+again: Spark does the work, and key indexes are not used.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ class CommitAttempts:
     """How often a merge has tried to commit, and whether it may run again.
 
     Attributes:
-        limit: The most attempts.
-        max_runs: The most runs.
+        limit: Maximum calls of Delta's commit.
+        max_runs: Maximum runs of the merge.
         made: Calls of Delta's commit.
         runs: Runs whose commit lost.
         files_redone: Touched files of the runs whose commit lost and that were repeated.
@@ -119,7 +119,7 @@ class KeptSource:
     """Keeps the prepared source from one run of a merge for the next.
 
     A source that depends on the target is prepared again, since it must read the version that the
-    next run reads. So is one that may give other rows each time it is read.
+    next run reads. A source that may give other rows each time is prepared again, too.
     """
 
     def __init__(self) -> None:

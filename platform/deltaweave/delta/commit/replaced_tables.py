@@ -23,7 +23,7 @@ def check_not_replaced(read: TableSnapshot, *, table: str, operation: str) -> No
     """Fail if the file of the version that was read is another one now.
 
     Raises:
-        TableReplacedError: It is.
+        TableReplacedError: The table was replaced.
     """
     directory = local_directory(read.data_path)
     if directory is None or read.version < 0:

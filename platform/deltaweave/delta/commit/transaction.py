@@ -82,7 +82,7 @@ class Transaction:
 
     @cached_property
     def directory(self) -> JavaObject:
-        """The same as Hadoop's path."""
+        """The table's directory, as Hadoop's path."""
         return self.log.dataPath()
 
     @cached_property

@@ -101,7 +101,8 @@ class OwnFiles:
     def delete_all(self, prefix: str | None = None) -> None:
         """Delete all that was written; what cannot be deleted is left to VACUUM.
 
-        So is what the other tasks of a failed job still write, until Spark has ended them.
+        Files that other tasks of a failed job still write are deleted too, until Spark has ended
+        the tasks.
 
         Args:
             prefix: Delete only files whose names begin so; it begins with the transaction's prefix.

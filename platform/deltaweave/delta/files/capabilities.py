@@ -253,7 +253,7 @@ _AUse = TypeVar("_AUse", bound=Use)
 @final
 @dataclass(frozen=True)
 class Capable(Generic[_AUse]):
-    """A column that Arrow may use so; the functions of this module alone make it.
+    """A column that Arrow may use for one purpose; only the functions of this module make it.
 
     Attributes:
         column: The column.

@@ -21,8 +21,8 @@ def conditions_of_rows(transaction: Transaction) -> list[Column] | None:
 
     Returns:
         The conditions, or None if the table has constraints that only Delta's writer checks: of
-        nested columns, of texts of limited length, and column invariants of old tables. Also if
-        the session distinguishes names by their case, which Delta does not where it checks.
+        nested columns, of texts of limited length, and column invariants of old tables. None also
+        if the session distinguishes names by their case, which Delta does not where it checks.
     """
     merge, metadata = transaction.merge, transaction.transaction.metadata()
     delta = jvm_.jvm(merge.spark).org.apache.spark.sql.delta

@@ -127,8 +127,8 @@ def assumes_new_calendar(spark: SparkSession) -> bool:
     """Return whether Spark takes dates and times of files that do not name Spark as they are.
 
     It takes those of files by Spark before 3.0 for dates of the Julian calendar, if they are before
-    1582, and its settings say what it does if the writer is not known. Another one shifts INT96
-    times of other writers by the session's time zone.
+    1582, and its settings say what it does if the writer is not known. A further setting shifts
+    INT96 times of other writers by the session's time zone.
     """
     shifts = jvm_.is_on(spark, SHIFTS_INT96, otherwise=False)
     return not shifts and all(mode == "CORRECTED" for mode in calendar_modes(spark))

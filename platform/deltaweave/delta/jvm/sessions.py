@@ -177,7 +177,7 @@ def refuse_lenient_reads(spark: SparkSession, table: str, operation: str) -> Non
     """Refuse to keep what is read of a table where Spark passes over what it cannot read.
 
     Raises:
-        SettingError: A setting says so.
+        SettingError: A setting of the session makes reads lenient.
     """
     for key in IGNORING_FILES:
         if is_on(spark, key, otherwise=False):

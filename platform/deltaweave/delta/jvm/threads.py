@@ -46,7 +46,7 @@ def started(
 ) -> tuple[InheritableThread, Future[Result]]:
     """Start a thread for some work; the future gets its result or error.
 
-    An interrupt of the waiting thread does not reach it.
+    An interrupt of the waiting thread does not reach the work.
     """
     future: Future[Result] = Future()
 

@@ -71,7 +71,7 @@ class FileList:
 
     @cached_property
     def files(self) -> JavaObject:
-        """The AddFiles. Of some of a list, they are chosen when they are first asked for."""
+        """The AddFiles; those of a part of a list are selected on first use."""
         if isinstance(self.listed, _Chosen):
             chosen = self.listed
             return jvm_.select_where(jvm_.jvm(self.spark), chosen.of.files, chosen.mask)

@@ -36,12 +36,12 @@ class TargetReads:
     """What WHEN MATCHED clauses read.
 
     Attributes:
-        computed: By the place of an update clause, which columns of the evolved schema it computes;
+        computed: By the index of an update clause, which columns of the evolved schema it computes;
             the others are those of the target's row. Clauses that compute all are missing.
         target: The target's columns that conditions and computed values read.
         source: The source's columns that they read beside these; none if they read no column of the
             target.
-        of_source_alone: The places of update clauses whose values read the source alone, while a
+        of_source_alone: The indexes of update clauses whose values read the source alone, while a
             condition or another clause reads the target. Their columns are not among `source`.
     """
 

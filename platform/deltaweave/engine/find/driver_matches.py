@@ -49,10 +49,10 @@ class Matches:
         locations: The candidate files, not encoded.
         partitions: The partition of each.
         row_counts: The number of rows of each, as the file itself says.
-        files: For each match, the file by its place among these.
-        rows: For each match, the place of its target row in the file.
-        source_rows: For each match, the source row by its place among the keys.
-        marked: By the place of a file with matches, the places of its rows that were marked as
+        files: For each match, the file by its index among these.
+        rows: For each match, the index of its target row in the file.
+        source_rows: For each match, the source row by its index among the keys.
+        marked: By the index of a file with matches, the indexes of its rows that were marked as
             deleted before; files without such rows are missing.
     """
 

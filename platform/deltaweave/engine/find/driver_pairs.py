@@ -36,12 +36,12 @@ class DriverPairs:
 
     Attributes:
         pairs: The pairs, in the order of files and rows. `SOURCE_ROW` is the number of the row in
-            the `CollectedSource`, and so is `NEW_ROW`; `TARGET_ROW_ID` is the row's place in its
+            the `CollectedSource`, and so is `NEW_ROW`; `TARGET_ROW_ID` is the row's index in its
             file.
         is_matched: For each source row, whether it is in a pair.
         row_counts: For each file with pairs, as `FILE` names it, the number of its rows that are
             not marked as deleted, as the file itself says.
-        marked: For each file with pairs, as `FILE` names it, the places of the rows that were
+        marked: For each file with pairs, as `FILE` names it, the indexes of the rows that were
             marked as deleted before; files without such rows are missing.
         partitioned_by: The table's partition columns.
         partitions: The partition of each candidate file, as `FILE` names it.

@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     import pyarrow.parquet
 
 FILE_NUMBER = "file"
-"""Which file a row is in, by its place among those that are read."""
+"""Which file a row is in, by its index among those that are read."""
 
 ROW_INDEX = "row"
-"""The place of a row in its file."""
+"""The index of a row in its file."""
 
 
 @dataclass(frozen=True)
 class KeyScan:
-    """What to read of files.
+    """The columns and rows that the driver reads from files.
 
     Attributes:
         storage: Where the files lie.
-        locations: The files'.
+        locations: The locations of the files.
         new_calendar: As `assumes_new_calendar` says.
         columns: The compared columns that they store, or would.
-        narrow: Gives what is wanted of rows with their places and these columns, in their order.
-        held: Counts what is found.
+        narrow: Selects the wanted rows from a table of these columns and row indexes, in order.
+        held: Counts the bytes of what is found.
     """
 
     storage: Storage
@@ -54,7 +54,7 @@ class KeyScan:
         """Return how many rows a file has; raise NotRewritableError if Arrow may misread its keys.
 
         Args:
-            number: The file, by its place in `locations`.
+            number: The file, by its index in `locations`.
         """
         import pyarrow as pa
 
@@ -68,10 +68,10 @@ class KeyScan:
         """Read the rows of some files, and keep what `narrow` returns of them.
 
         Args:
-            numbers: The files to read, by their places in `locations`.
+            numbers: The files to read, by their indexes in `locations`.
 
         Raises:
-            NotRewritableError: They are too big, with those that other threads found.
+            NotRewritableError: These rows and those that other threads hold have too many bytes.
         """
         import pyarrow as pa
 
@@ -136,7 +136,7 @@ class KeyScan:
 
 
 def with_codes(of_source: Mapping[str, pyarrow.Array], rows: pyarrow.Table) -> pyarrow.Table:
-    """Replace values by their places among the source's; rows with others are left out.
+    """Replace values by their indexes among the source's; rows with others are left out.
 
     Long keys are then neither held nor copied for each pair.
     """

@@ -40,11 +40,11 @@ def most_on_driver(limit: int, master: str) -> int:
 
 
 class Held:
-    """The bytes that threads hold together.
+    """The budget of bytes that several threads share.
 
     Args:
-        most: The most there may be.
-        what: What they are of.
+        most: The limit, in bytes.
+        what: What the bytes are of, for messages.
     """
 
     def __init__(self, most: int, what: str) -> None:

@@ -1,4 +1,4 @@
-"""Files as numbers: their places among some files, since their names are long."""
+"""Files as numbers: their indexes among some files, since their names are long."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class TouchedFilesScan:
         candidates: The files that were scanned.
         matched: The candidates with a row that a source row matches.
         touched: The candidates with a row that a clause changes.
-        rows_by_clause: Rows taken, by the clause's place in `ResolvedMerge.clauses`.
+        rows_by_clause: Rows taken, by the clause's index in `ResolvedMerge.clauses`.
         num_matched_rows: Target rows that at least one source row matches.
         num_matched_pairs: Pairs of a target row and a source row that matches it.
         matched_source: The source rows in these pairs.

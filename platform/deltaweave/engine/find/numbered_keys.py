@@ -25,10 +25,10 @@ _NUMBERS_OF_A_KEY = 16
 
 @dataclass(frozen=True)
 class NumberedKeys:
-    """The keys of a source, no two of them alike.
+    """The unique keys of a source, as numbers.
 
-    A key of several columns is the number that their values give as digits, each from its lowest
-    value on.
+    A key of several columns is one number: its digits are the columns' values, less their lowest
+    values.
 
     Attributes:
         names: The columns.

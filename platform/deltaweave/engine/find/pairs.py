@@ -45,7 +45,7 @@ class MatchedRows:
 
     Attributes:
         pairs: Pairs of a target row and a source row that matches it.
-        source_rows: Source rows in a pair. The number of pairs, if counting them takes a query.
+        source_rows: Source rows in a pair; the number of pairs, if counting rows takes a query.
         insertable: Those of them that an insert clause would take if they matched nothing.
     """
 
@@ -60,7 +60,7 @@ class Pairs:
 
     Attributes:
         computed: The query that gives them: `FILE` (string), `TARGET_ROW_ID` (bigint; the row's
-            place in its file, or any number that tells the rows of the scan apart), `SOURCE_ROW`
+            index in its file, or any number that tells the rows of the scan apart), `SOURCE_ROW`
             (the source row's identity, or 0 if it has none; null where no source row matches),
             `CLAUSE` (int; -1 if no clause takes the pair) and, if asked for, `INSERTABLE` (boolean;
             whether an insert clause would take the source row).

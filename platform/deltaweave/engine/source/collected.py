@@ -69,7 +69,7 @@ class CollectedSource:
         rows: `CLAUSE` and `INSERT_CLAUSE` of each row, its values and, if the table has
             constraints, whether values break any; then the columns that clauses read beside those
             of the target (`READ`).
-        values_of: By the place of an update or insert clause, the column of `rows` (struct) with
+        values_of: By the index of an update or insert clause, the column of `rows` (struct) with
             the values that it computes; null in rows that it does not take, if that is known. If
             WHEN MATCHED clauses read the target, those of inserts and of updates whose values read
             the source alone.
@@ -81,13 +81,13 @@ class CollectedSource:
 
     @property
     def clauses(self) -> numpy.ndarray:
-        """The place of the WHEN MATCHED clause that takes each row's matches, or -1."""
+        """The index of the WHEN MATCHED clause that takes each row's matches, or -1."""
         clauses: numpy.ndarray = self.rows[CLAUSE].to_numpy()
         return clauses
 
     @property
     def insert_clauses(self) -> numpy.ndarray:
-        """The place of the insert clause that takes each row if it matches nothing, or -1."""
+        """The index of the insert clause that takes each row if it matches nothing, or -1."""
         clauses: numpy.ndarray = self.rows[INSERT_CLAUSE].to_numpy()
         return clauses
 
@@ -147,7 +147,7 @@ def _rows(
     """Return a row for each source row, read by pyarrow or a query; None if the query fails.
 
     Raises:
-        TooBigError: They are too many or too big, whoever reads them.
+        TooBigError: The rows are too many or too big for the driver, whoever reads them.
     """
     table = None
     if source.files is not None and not conditions:
@@ -243,13 +243,13 @@ def values_where_taken(
 ) -> list[Column]:
     """Return the values that clauses compute, as structs; null for rows that they do not take.
 
-    It is not known of a source row alone whether a clause takes it that reads the target.
+    Whether a clause that reads the target takes a row is not known from the source row alone.
 
     Args:
         merge: The merge.
-        values_of: By the place of a clause, the column of its values.
+        values_of: By the index of a clause, the column of its values.
         reads: Which values are computed.
-        taken: The columns with the places of clauses that take a row.
+        taken: The columns with the indexes of clauses that take a row.
     """
     values: dict[str, Column] = {}
     for i, name in values_of.items():
@@ -289,7 +289,7 @@ def with_broken_values(
 def _bounded(source: PreparedSource) -> DataFrame:
     """Limit the source's rows to one more than the limit, enough to see that it is exceeded.
 
-    If they are counted, all of them, since too many are not asked for.
+    Counted rows are all returned: callers do not ask for too many.
     """
     if source.is_counted:
         return source.rows

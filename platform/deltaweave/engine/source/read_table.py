@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Columns:
-    """Columns of the source by what they are for.
+    """The columns of the source that keys and clauses take.
 
     Attributes:
         keys: The values for the equalities of the ON condition.
         values: By the column of values, what its fields take.
-        places: By the same, the places of these fields among the target's columns.
+        places: By the column of values, the indexes of its fields among the target's columns.
         read: What clauses read beside the target's columns.
     """
 
@@ -53,7 +53,7 @@ class _Columns:
 
     @cached_property
     def all(self) -> list[StructField]:
-        """All of them, each once."""
+        """All columns of the source that are read, each once."""
         used = [*self.keys, *self.read, *(field for each in self.values.values() for field in each)]
         return list({field.name: field for field in used}.values())
 
@@ -73,7 +73,7 @@ def rows_of_table(
         merge: The merge. New rows need not satisfy any condition.
         source: The table.
         conjuncts: The equalities of the ON condition.
-        values_of: By the place of a clause, the column of its values.
+        values_of: By the index of a clause, the column of its values.
         reads: What WHEN MATCHED clauses read of the target.
 
     Raises:

@@ -57,8 +57,8 @@ def collected_within(query: DataFrame, max_rows: int, max_bytes: int) -> pyarrow
 
     Tasks leave out the values of rows that are wider than their share of what tasks may send
     (`limits.MAX_BYTES_SENT`), and send their widths. If the rows turn out to fit nevertheless, a
-    second job collects them. For numbers, Arrow sends as many bytes if they are left out: of rows
-    with many of them, a task sends no more than are known to be too big.
+    second job collects them. Arrow sends as many bytes for a null number as for another: of rows
+    with many numbers, a task sends no more than are known to be too big.
 
     Args:
         query: The query, which gives the same rows again.

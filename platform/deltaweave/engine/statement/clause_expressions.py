@@ -52,8 +52,8 @@ def clause_taken(merge: ResolvedMerge) -> Column:
 def asked_after_join(merge: ResolvedMerge, clause: Column) -> Column:
     """Evaluate the clause that takes a row after the join before it, where rows are filtered by it.
 
-    Spark would ask conditions of one side before the join, and they may fail for rows that the
-    clause is not for. It leaves a filter where it is if its value may be another one each time.
+    Spark would evaluate conditions of one side before the join, where they may fail for rows that
+    the clause is not for. A filter whose value may differ each time stays where it is.
     """
     return F.when(unique_number(merge.spark) >= 0, clause)
 

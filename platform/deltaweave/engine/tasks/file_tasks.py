@@ -39,7 +39,7 @@ def rewriter(
     In the changed rows, the file's number comes first, then what `rewrite_file` takes.
 
     Args:
-        table: How to write.
+        table: The format of the table's files.
         files: The files, in the order of their numbers (see `location_of`). A name in each row
             would be most of what tasks get.
         with_vectors: Locations of files in which rows are marked as deleted, which Spark rewrites.

@@ -57,13 +57,13 @@ def rewrite_file(
     """Write the new file into the directory of the old one.
 
     Args:
-        location: The file's.
-        changes: A row per change: its place in the file (int64), whether it is deleted (boolean),
+        location: The location of the file.
+        changes: A row per change: its index in the file (int64), whether it is deleted (boolean),
             whether its new values break a constraint (boolean), and these values in the order of
             the table's columns (struct). A row that several source rows delete may occur more than
             once.
-        table: How to write.
-        first_row: That of the file, if the table tracks rows.
+        table: The format of the table's files.
+        first_row: Row id and commit version of the file's first row, if the table tracks rows.
 
     Raises:
         NotRewritableError: Spark must rewrite the file.
@@ -99,12 +99,12 @@ def rewrite_rows(
     """Rewrite a file in place as `rewrite_file` does, with the changes as arrays.
 
     Args:
-        location: The file's.
+        location: The location of the file.
         indexes: Places in the file, ascending, each once (int64).
         deleted: For each of them, whether its row is deleted (boolean).
         new_rows: A row for each of them that is not deleted.
-        table: How to write.
-        first_row: That of the file, if the table tracks rows.
+        table: The format of the table's files.
+        first_row: Row id and commit version of the file's first row, if the table tracks rows.
     """
     import numpy as np
 
@@ -169,7 +169,7 @@ def _changed(
 
     Args:
         rows: Rows of the file, one after the other.
-        start: The place of the first in the file.
+        start: The index of the first in the file.
         changes: The changes of the file.
         table: What files look like.
     """

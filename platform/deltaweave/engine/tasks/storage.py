@@ -27,7 +27,7 @@ _BUFFER_BYTES = 1 << 20
 
 
 class Storage(Protocol):
-    """What files are opened, written and deleted by."""
+    """The interface by which files are opened, written and deleted."""
 
     def opened(
         self,
@@ -39,9 +39,9 @@ class Storage(Protocol):
         """Open a file for reading; times stored as INT96 are read as microseconds.
 
         Args:
-            location: The file's.
+            location: The location of the file.
             dictionaries: Leaves whose values are read as dictionaries, by their paths.
-            metadata: The file's, if it was read before.
+            metadata: The file's footer, if it was read before.
         """
 
     def created(self, location: str) -> Any:

@@ -36,7 +36,7 @@ def batches_of_group(
 
     Args:
         storage: Where the file lies.
-        location: The file's.
+        location: The location of the file.
         old: The file.
         group: The number of the row group.
         schema: The columns.
@@ -96,7 +96,7 @@ def all_rows(
 
     Args:
         storage: Where the file lies.
-        location: The file's.
+        location: The location of the file.
         schema: The columns, by the names in files.
         max_rows: The most rows that there may be.
         max_bytes: The most bytes that they may have in memory.
@@ -129,7 +129,7 @@ def rows_at(location: str, places: Any, table: TableFormat, max_bytes: int) -> p
     """Read the rows of a file at some positions.
 
     Args:
-        location: The file's.
+        location: The location of the file.
         places: Their numbers in the file (int64, ascending).
         table: What files of the table look like.
         max_bytes: The most bytes that they may have in memory.
@@ -167,8 +167,8 @@ def row_ids(stored: pyarrow.Table, start: int, first_row: FirstRow) -> pyarrow.T
 
     Args:
         stored: What the file stores of both; null where a row's are those of its place.
-        start: The place of the first row in the file.
-        first_row: That of the file.
+        start: The index of the first row in the file.
+        first_row: Row id and commit version of the file's first row.
     """
     import numpy as np
     import pyarrow as pa

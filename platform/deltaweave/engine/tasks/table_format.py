@@ -105,7 +105,7 @@ class TableFormat:
         """Open a writer of a new file, which keeps what `reader_contract` promises.
 
         Args:
-            location: That of the file, which must not be there.
+            location: The location of the new file, which must not exist.
             schema: Its columns.
             dictionaries: The columns with a dictionary, by their paths in the file.
         """
@@ -135,7 +135,7 @@ def write_file(directory: str, rows: pyarrow.Table, table: TableFormat) -> tuple
     Args:
         directory: The location of its directory.
         rows: Its rows, at least one, in the table's schema.
-        table: How to write.
+        table: The format of the table's files.
     """
     name = table.new_name()
     location = f"{directory}/{name}"

@@ -52,7 +52,7 @@ class Changes:
     Attributes:
         strategy: How the changes were written.
         found: The candidate files, which were scanned, and the source's keys.
-        matched: Those of them in which a source row may match.
+        matched: The candidate files in which a source row may match.
         touched: The files in which a row changes.
         removed: The touched files that leave the table.
         written: The new files, or None.

@@ -60,7 +60,7 @@ class DriverChoice:
     """Whether the driver may do a merge alone.
 
     Attributes:
-        why_not: Why not; None if it may. The others are known if it may.
+        why_not: Why Spark must do the merge; None if the driver may. The others are set only then.
         conjuncts: The equalities that the ON condition consists of.
         written: The columns in the table's files.
         partitioned_by: The table's partition columns.

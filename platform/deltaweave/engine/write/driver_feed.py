@@ -29,7 +29,7 @@ class _Feed:
     """The files of the feed, one for each partition.
 
     Args:
-        table: How to write.
+        table: The format of the table's files.
         partitioned_by: The table's partition columns.
         stack: Completes the files, or deletes them if it fails.
     """
@@ -73,7 +73,7 @@ def record_changes(
     A merge that touches no file needs none: readers take the rows of its new files for inserts.
 
     Args:
-        table: How to write.
+        table: The format of the table's files.
         values: What the clauses give to changed rows.
         changes: The pairs of changed rows; of a row that several source rows delete, several.
         touched: The locations of the files that they are in.

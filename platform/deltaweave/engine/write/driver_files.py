@@ -110,7 +110,7 @@ def _leave_file(found: Found, changes: pyarrow.Table) -> numpy.ndarray:
 def _with_most_rows(found: Found) -> FileList:
     """Return the files to copy, except large files in which almost every row changes.
 
-    Several threads write the new rows of these, and one copies what is left.
+    Several threads write the new rows of such large files.
     """
     import numpy as np
 

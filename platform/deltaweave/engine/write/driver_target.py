@@ -1,6 +1,6 @@
 """Clauses that read the target, in a merge on the driver: what they make of each pair.
 
-pyarrow reads the columns that they read, at the places of the pairs. Spark evaluates conditions and
+pyarrow reads the columns that they read, in the rows of pairs. Spark evaluates conditions and
 values over the pairs, by one query that reads no file. Columns that an update leaves as they are go
 from the old file to the new one as Arrow has them.
 """
@@ -68,9 +68,9 @@ class _Evaluated:
     """What the clauses make of the pairs, one after the other.
 
     Attributes:
-        clauses: The place of the clause that takes each pair, or -1.
+        clauses: The index of the clause that takes each pair, or -1.
         rows: The values that clauses compute, and whether these break a constraint.
-        values_of: By the place of an update clause, the column of `rows` (struct) with its values.
+        values_of: By the index of an update clause, the column of `rows` (struct) with its values.
     """
 
     clauses: numpy.ndarray

@@ -23,9 +23,9 @@ class NewValues:
 
     Attributes:
         schema: The columns of the table, as files store them; those of partitions among them.
-        of_clause: By the clause's place, the new rows in that schema. What it holds for rows that
-            the clause does not take means nothing.
-        broken: By the clause's place, whether the values of its rows break a constraint. Clauses
+        of_clause: By the clause's index, the new rows in that schema. Rows that the clause does not
+            take have arbitrary values there.
+        broken: By the clause's index, whether the values of its rows break a constraint. Clauses
             whose values break none are missing.
     """
 
@@ -38,7 +38,7 @@ class NewValues:
 
         Args:
             numbers: Their numbers.
-            clauses: For each of them the place of its clause; one without values gives no row.
+            clauses: For each of them the index of its clause; one without values gives no row.
         """
         import numpy as np
         import pyarrow as pa
@@ -83,8 +83,8 @@ def size_at_most(num_bytes: int, numbers: numpy.ndarray) -> int:
     """Return the most bytes that rows may have.
 
     Args:
-        num_bytes: The size of those that they are taken from, in bytes.
-        numbers: Which of these they are; one may be there several times.
+        num_bytes: The size of the rows that they are drawn from, in bytes.
+        numbers: The indexes of the drawn rows; an index may repeat.
     """
     import numpy as np
 

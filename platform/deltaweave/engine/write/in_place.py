@@ -99,7 +99,7 @@ def rewrite_in_place(
     Args:
         transaction: The merge's transaction.
         source: The prepared source.
-        scan: What the scan for matches found; it knows each row's place in its file.
+        scan: What the scan for matches found; it knows each row's index in its file.
         files: The files to rewrite.
     """
 
@@ -228,12 +228,12 @@ def rewrite_without_changed_rows(
 ) -> RewrittenInPlace:
     """Rewrite files without their changed rows, and write all new rows to other files.
 
-    So it is done where an update may move rows to another partition, in which their file is not.
+    This is the way where an update may move rows to another partition than that of their file.
 
     Args:
         transaction: The merge's transaction.
         source: The prepared source.
-        scan: What the scan for matches found; it knows each row's place in its file.
+        scan: What the scan for matches found; it knows each row's index in its file.
         files: The files to rewrite.
 
     Returns:

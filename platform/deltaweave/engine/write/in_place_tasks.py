@@ -34,8 +34,8 @@ def results_of_tasks(
         transaction: The merge's transaction.
         changes: The changes of the files.
         files: The files.
-        names: The files as `FILE` names them; `NUMBER` is a place among these.
-        table: How to write.
+        names: The files as `FILE` names them; `NUMBER` is an index among these.
+        table: The format of the table's files.
     """
     with_vectors = frozenset(row["location"] for row in files.rows.to_pylist() if row["has_vector"])
     first_rows = {} if table.tracking is None else _first_rows(files)

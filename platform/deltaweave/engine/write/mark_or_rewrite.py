@@ -68,8 +68,8 @@ def mark_or_rewrite(
     """Choose for each touched file, by the fraction of its rows that would be marked.
 
     Rows that earlier merges marked count as marked. A file with an unknown number of rows stays,
-    and so does one in which more rows changed than its statistics count. One that says itself that
-    they are wrong is rewritten: Delta takes a file for empty by its statistics.
+    and so does one in which more rows changed than its statistics count. A file whose own row count
+    contradicts its statistics is rewritten: Delta would take it for empty by them.
 
     Args:
         transaction: The merge's transaction.

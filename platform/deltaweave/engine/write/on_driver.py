@@ -56,12 +56,12 @@ class Found:
     Attributes:
         candidates: The candidate files, and the source's keys.
         pairs: The pairs.
-        scan: What they say of the files.
+        scan: What the pairs show about the files.
         fates: What becomes of the touched files.
-        updates: What clauses give to pairs, by `NEW_ROW`.
-        inserts: What clauses give to source rows, by their numbers.
+        updates: The values that clauses assign to pairs, by `NEW_ROW`.
+        inserts: The values that clauses assign to source rows, by their numbers.
         inserted: The numbers of the source rows that are inserted.
-        insert_clauses: The clauses that insert them, by their places.
+        insert_clauses: The clauses that insert them, by their indexes.
         table: What new files look like.
     """
 

@@ -150,7 +150,7 @@ def _in_few_files(rows: DataFrame, source: PreparedSource) -> DataFrame:
 def _num_files(size_in_bytes: int, spark: SparkSession) -> int:
     """Return how many files to write: enough for several cores, but no small ones.
 
-    There are more only if each is full.
+    More files are written only if each of them is full.
     """
     cores = spark.sparkContext.defaultParallelism
     small = min(limits.MAX_SMALL_FILES, cores, size_in_bytes // limits.MIN_FILE_BYTES)

@@ -284,5 +284,5 @@ def _table_problem(
         return "idempotent_by='partition' needs a partitions_def."
     backfill_policy = arguments.get("backfill_policy")
     if backfill_policy is not None and backfill_policy.max_partitions_per_run != 1:
-        return "idempotent_by marks one partition in each commit: its runs have one partition."
+        return "idempotent_by records one partition in each commit: its runs have one partition."
     return None

@@ -68,7 +68,7 @@ class JudgedRun:
         """A sentence that names the judged run, or nothing if it is the check's own."""
         if self.is_own:
             return ""
-        return f" Judged is run {self.run_id[:8]} of {self.at:%Y-%m-%d %H:%M:%S %Z}."
+        return f" The check judges run {self.run_id[:8]} of {self.at:%Y-%m-%d %H:%M:%S %Z}."
 
     @property
     def metadata(self) -> dict[str, MetadataValue]:

@@ -216,7 +216,7 @@ def pending_metadata(context: Recorder, at: MergeOnReadLocations) -> dict[str, A
         pending = pending_changes(at)
     except SourceError as error:
         # The rows are committed, so an error in what is only displayed must not fail the run.
-        context.log.warning(f"What is pending is left out: {error}")
+        context.log.warning(f"The pending changes are left out of the metadata: {error}")
         return {}
     return dict(pending.metadata()) if pending else {}
 
@@ -227,7 +227,7 @@ def rescued_metadata(context: Recorder, table: Table, rescued: str | bool) -> di
         count = num_rescued(table, rescued)
     except DeltaweaveError as error:
         # The rows are committed, so an error in what is only displayed must not fail the run.
-        context.log.warning(f"How many events were put aside is left out: {error}")
+        context.log.warning(f"The number of events put aside is left out: {error}")
         return {}
     return dict(number_metadata({RESCUED_EVENTS: count}))
 
@@ -236,7 +236,7 @@ def _appended(context: Recorder, at: MergeOnReadLocations, before: int) -> dict[
     try:
         appended = batches_after(at, before)
     except SourceError as error:
-        context.log.warning(f"What was appended is left out: {error}")
+        context.log.warning(f"The appended batch is left out of the metadata: {error}")
         return {}
     return dict(
         number_metadata(

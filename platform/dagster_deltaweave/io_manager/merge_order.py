@@ -239,8 +239,8 @@ def _refuse_older(merged: MergedPartitions, partitions: Sequence[str], table: st
     partition = min(partitions, key=merged.positions)
     raise OutOfOrderError(
         f"partition {newer[0]}, which is newer than {partition}, was merged before it: it is in "
-        f"the table since a version after {merged.merged[newer[0]] - 1}. Older rows would replace "
-        "newer ones.",
+        f"the table since version {merged.merged[newer[0]]} or a later one. Older rows would "
+        "replace newer ones.",
         partition=partition,
         others=newer,
         table=table,

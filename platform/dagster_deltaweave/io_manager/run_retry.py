@@ -34,7 +34,7 @@ class WaitsForOlder(RetryRequested):
         self.run_id = run_id
 
     def __str__(self) -> str:
-        return f"it waits for run {self.run_id} of an older partition; nothing is to be done"
+        return f"it waits for run {self.run_id} of an older partition; nothing needs to be done"
 
 
 @contextmanager

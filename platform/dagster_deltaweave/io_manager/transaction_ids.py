@@ -145,7 +145,7 @@ def marks_of_refresh(
         )
     if upstreams and not is_of_all:
         raise StatementError(
-            "a full refresh of some partitions cannot be marked: the mark of "
+            "a full refresh of some partitions cannot be recorded: the applied version of "
             f"{upstreams[0].to_user_string()} counts for all partitions, and what its table "
             "changed since the last run would never reach the others.",
             table=table.path_or_name,
@@ -257,7 +257,7 @@ def _pair(
     if len(partitions) > 1:
         raise _not_idempotent(
             asset,
-            f"the run has {len(partitions)} partitions, and a commit marks one.",
+            f"the run has {len(partitions)} partitions, and a commit records one.",
             "Run them one by one: backfill with BackfillPolicy.multi_run(1).",
         )
     if declaration.idempotent_by == "partition":

@@ -123,7 +123,7 @@ def settle(kept_in: Table, table: Table, directory: str) -> TableSnapshot:
         try:
             kept_in.write(side.read_whole().limit(0), "append", applied=looked_at)
         except CommitConflictError:
-            logger.debug("%s: another run says up to where it looked", kept_in)
+            logger.debug("%s: another run records the version up to which it looked", kept_in)
     _note_look(side, newest)
     return newest
 

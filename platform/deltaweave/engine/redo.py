@@ -108,7 +108,7 @@ def not_redone(lost: CommitConflictError, refusal: str) -> CommitConflictError:
         table=lost.table,
         version=lost.version,
         hint="Compute the source again and run the statement again: it then reads the winning "
-        "commit. A source that is written to a table, or collected into rows, first lets a merge "
+        "commit. Write the source to a table first, or collect it into rows: a merge can then "
         "run again by itself.",
         error_class=lost.error_class,
         sql_state=lost.sql_state,

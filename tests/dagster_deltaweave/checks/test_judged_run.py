@@ -172,7 +172,7 @@ def test_a_check_that_runs_alone_says_which_run_it_judges(deployment: Deployment
 
     for each in alone.get_asset_check_evaluations():
         assert each.passed
-        assert f" Judged is run {newest.run_id[:8]} of 2" in str(each.description)
+        assert f" The check judges run {newest.run_id[:8]} of 2" in str(each.description)
         assert each.metadata["check/judged_run"].value == newest.run_id
     assert found(alone)["source_rows_accounted_for"][1]["check/source_rows"] == 1
 

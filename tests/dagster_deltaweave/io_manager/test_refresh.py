@@ -163,7 +163,7 @@ def test_a_counting_partition_is_applied_once_also_after_a_full_refresh(
     for partition in ("a", "b", "a"):
         run(counts, partition=partition)
     assert rows(table("counts")) == [("x", 2)]
-    with pytest.raises(StatementError, match="the run has 2 partitions, and a commit marks one"):
+    with pytest.raises(StatementError, match="the run has 2 partitions, and a commit records one"):
         run(counts, tags=partition_tags(["b", "c"]))
 
     for _ in range(2):
@@ -384,7 +384,9 @@ def test_touched_rows_are_not_refreshed_for_some_partitions_alone(
     before = table("by_letter").version()
 
     # Marked as applied with a alone, what is new of b would never come.
-    with pytest.raises(StatementError, match="a full refresh of some partitions cannot be marked"):
+    with pytest.raises(
+        StatementError, match="a full refresh of some partitions cannot be recorded"
+    ):
         run(customers, by_letter, selection=[by_letter], partition="a", tags=REFRESH)
     assert table("by_letter").version() == before
     run(customers, by_letter, selection=[by_letter], tags={**REFRESH, **every})

@@ -192,14 +192,14 @@ def test_assets_whose_keys_give_one_name_are_refused(
 ) -> None:
     sales = schemas[0]
     assets = [one_row(spark, "raw", "orders"), one_row(spark, "clean", "Orders")]
-    with pytest.raises(StatementError, match="lie where there is that of") as refused:
+    with pytest.raises(StatementError, match="have the path of the table of") as refused:
         run(*assets, of={"schema": sales})
     assert "table=…" in str(refused.value.hint)
     assert tables_in(spark, sales) == []
     by_name = one_row(spark, "other", table=f"{sales}.orders")
     spark.sql(f"CREATE TABLE {sales}.orders ({COLUMNS}) USING delta")
     for other in (assets[1], by_name, one_row(spark, "orders", metadata={"schema": sales})):
-        with pytest.raises(StatementError, match="lie where there is that of"):
+        with pytest.raises(StatementError, match="have the path of the table of"):
             run(assets[0], other, of={"schema": sales, "catalog": "spark_catalog"})
     assert Table(spark, f"{sales}.orders").version() == 0
     shared = [one_row(spark, name, table=f"{sales}.orders") for name in ("one", "two")]
@@ -237,7 +237,7 @@ def test_assets_of_two_io_managers_with_one_table_name_are_refused(
         raw = one_row(spark, "raw", "orders", metadata=metadata)
         return [raw, one_row(spark, "c", "orders", metadata=metadata, io_manager_key="lake")]
 
-    with pytest.raises(StatementError, match="lie where there is that of"):
+    with pytest.raises(StatementError, match="have the path of the table of"):
         run(*both(schema=schemas[0], catalog="spark_catalog"), of={})
     assert tables_in(spark, schemas[0]) == []
     # Without a catalog, the other's table may be in another one: the table itself says whose it is.

@@ -98,7 +98,7 @@ def test_an_asset_that_declares_nothing_writes_no_other_assets_table(
 
     outer, inner = plain("lake"), plain("lake", "b")
     run(inner)  # the outer one may never have a table
-    with pytest.raises(StatementError, match="would lie around that of lake/b"):
+    with pytest.raises(StatementError, match="would contain the table of lake/b"):
         run(outer, inner)
 
 
@@ -113,7 +113,7 @@ def test_tables_that_lie_in_one_another_already_are_written_with_a_warning(
 
     assert rows(table("sales")) == rows(table("sales/orders")) == [(1,)]
     said = capsys.readouterr().err
-    assert "its table would lie in that of sales" in said
+    assert "its table would be inside the table of sales" in said
     assert "Its table is there already, so it is written." in said
 
 
@@ -126,7 +126,7 @@ def test_side_tables_are_no_other_assets_tables(
 
     for name in ("orders_changes", "orders_changes_checkpoint"):
         other = numbers(spark, "other", table=str(tmp_path / "mor" / name))
-        with pytest.raises(StatementError, match="would lie where there is that of"):
+        with pytest.raises(StatementError, match="would have the path of the table of"):
             run(other, orders.changes)
     assert not (tmp_path / "mor").exists()
 
@@ -168,7 +168,7 @@ def test_a_run_of_changes_creates_no_base_in_another_assets_table(
     def orders():  # type: ignore[no-untyped-def]
         return spark.createDataFrame([(1, 1)], "id INT, v INT")
 
-    with pytest.raises(StatementError, match="its table would lie in that of outer"):
+    with pytest.raises(StatementError, match="its table would be inside the table of outer"):
         run(outer, orders.changes)
     assert not (lake / "outer" / "base").exists()
     assert not (lake / "elsewhere").exists()

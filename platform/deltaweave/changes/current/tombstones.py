@@ -131,7 +131,7 @@ class Tombstones:
                 self.kept_in.compact()
         except (CommitConflictError, TableLockedError, LockFileError, SettingError) as error:
             # The deletes are committed, and a later batch tidies.
-            logger.info("%s is not tidied now: %s", self.kept_in, error)
+            logger.info("%s: expired deletes are not removed now: %s", self.kept_in, error)
 
     def create_if_missing(self, events: Events) -> None:
         """Create their table, with the types of the events' keys and sequences."""

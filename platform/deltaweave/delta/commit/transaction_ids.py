@@ -64,10 +64,10 @@ class Lease:
         if held != self.held:
             raise CommitConflictError(
                 f"another run committed version {held} of {self.application_id} meanwhile, and "
-                f"this merge was decided on at {self.held}.",
+                f"this merge was prepared for version {self.held}.",
                 table=table,
                 version=version,
-                hint="Run it again: it decides again.",
+                hint="Run it again: it is then prepared for the new version.",
             )
 
 
@@ -96,7 +96,7 @@ def is_applied(
     if held < wanted and applied_before is not None and held != applied_before:
         raise CommitConflictError(
             f"another run applied {application_id} up to version {held} meanwhile, and these rows "
-            f"go on from {applied_before}.",
+            f"continue from {applied_before}.",
             table=table,
             version=version,
             hint="Run it again: it will read what is left to apply.",

@@ -25,8 +25,9 @@ class Clause:
     """A WHEN clause.
 
     Attributes:
-        kind: Which rows it looks at.
-        action: What it does to them.
+        kind: Which rows it is for: target rows with a match, source rows without one, or target
+            rows without one.
+        action: What it does to a row that it takes.
         condition: A boolean SQL string or Column, or None for all rows of the kind.
         assignments: For `update` and `insert`: target column name to SQL string or Column.
     """

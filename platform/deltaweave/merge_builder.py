@@ -18,7 +18,16 @@ from deltaweave.statements import Fallback, planned, run
 
 
 class MergeBuilder:
-    """The clauses of one merge, in the order they are added."""
+    """One merge into a table: its clauses, in the order in which they are added.
+
+    `Table.merge` makes it. Conditions and values are SQL text or Columns over the aliases of target
+    and source, `t` and `s` by default. Of the clauses for a row, the first whose condition is true
+    takes it; a clause without a condition takes every row of its kind.
+
+    >>> changes = spark.createDataFrame([(1, "shipped")], "id BIGINT, state STRING")
+    >>> merge = deltaweave.Table(spark, "/lake/orders").merge(changes, on="t.id = s.id")
+    >>> merge.when_matched_update({"state": "s.state"}).when_not_matched_insert_all().execute()
+    """
 
     def __init__(
         self,
@@ -43,7 +52,7 @@ class MergeBuilder:
         self._clauses: tuple[Clause, ...] = ()
 
     def add(self, *clauses: Clause) -> MergeBuilder:
-        """Add clauses made by `deltaweave.clauses`."""
+        """Add clauses made by `deltaweave.clauses`, after those that are there."""
         self._clauses += clauses
         return self
 
@@ -52,7 +61,12 @@ class MergeBuilder:
         set: Mapping[str, str | Column],
         condition: str | Column | None = None,
     ) -> MergeBuilder:
-        """Update the named columns of target rows that a source row matches."""
+        """Update the named columns of target rows that a source row matches.
+
+        Args:
+            set: Target column to its new value, SQL text or a Column.
+            condition: Which matches to update; None for all.
+        """
         return self.add(when.when_matched_update(set, condition))
 
     def when_matched_update_all(self, condition: str | Column | None = None) -> MergeBuilder:
@@ -68,7 +82,13 @@ class MergeBuilder:
         values: Mapping[str, str | Column],
         condition: str | Column | None = None,
     ) -> MergeBuilder:
-        """Insert source rows that match no target row, giving the named columns."""
+        """Insert source rows that match no target row, with values for the named columns.
+
+        Args:
+            values: Target column to its value, SQL text or a Column over the source. Other columns
+                get their default, or null.
+            condition: Which source rows to insert; None for all.
+        """
         return self.add(when.when_not_matched_insert(values, condition))
 
     def when_not_matched_insert_all(self, condition: str | Column | None = None) -> MergeBuilder:
@@ -80,17 +100,26 @@ class MergeBuilder:
         set: Mapping[str, str | Column],
         condition: str | Column | None = None,
     ) -> MergeBuilder:
-        """Update target rows that no source row matches."""
+        """Update the named columns of target rows that no source row matches.
+
+        Args:
+            set: Target column to its new value, SQL text or a Column over the target.
+            condition: Which rows to update; None for all. Without one, every file is read.
+        """
         return self.add(when.when_not_matched_by_source_update(set, condition))
 
     def when_not_matched_by_source_delete(
         self, condition: str | Column | None = None
     ) -> MergeBuilder:
-        """Delete target rows that no source row matches."""
+        """Delete target rows that no source row matches.
+
+        Args:
+            condition: Which rows to delete; None for all. Without one, every file is read.
+        """
         return self.add(when.when_not_matched_by_source_delete(condition))
 
     def explain(self) -> MergePlan:
-        """Say what the merge would do to the table as it is now; see `deltaweave.explain`.
+        """Explain what the merge would do to the table as it is now; see `deltaweave.explain`.
 
         Nothing is written, and clauses may still be added afterwards.
 

@@ -71,6 +71,10 @@ if TYPE_CHECKING:
 class Table:
     """A Delta table, by path or by catalog name.
 
+    Each method looks at the table as it is when it is called. Methods that need the table raise a
+    `NotADeltaTableError` or a `TableNotFoundError` where there is none; those that take a version
+    raise a `TableNotFoundError` where the log does not hold it.
+
     Args:
         spark: A Delta-enabled session.
         path_or_name: A path if it contains a slash, otherwise a name, e.g. `"sales.orders"`, which
@@ -181,13 +185,13 @@ class Table:
         """Return the newest version that was committed at this time or before, or None.
 
         Args:
-            time: With its time zone.
+            time: The time, with its time zone.
         """
         self.snapshot()  # names the table in the error where there is none
         return version_at(self.spark, self._name, time)
 
     def setting(self, name: str) -> str | None:
-        """Return a table property's value, if it is set."""
+        """Return a table property's value as text, or None if it is not set."""
         return self.snapshot().setting(name)
 
     def partition_columns(self) -> list[str]:
@@ -205,6 +209,12 @@ class Table:
         (`spark.sql.files.ignoreCorruptFiles`, `ignoreMissingFiles`) makes Spark pass over them,
         unless the setting is turned on after this call: rows of the newest version are then read
         as the setting says.
+
+        Args:
+            version: The version to read; None for the newest.
+
+        Returns:
+            The table's columns, partition columns among them. No row is read before an action.
         """
         if version is not None:
             return self.snapshot(version).read()
@@ -214,13 +224,20 @@ class Table:
         return strict(self.spark.table(self._name))
 
     def row_count(self) -> int:
-        """Return the number of rows: from the log's statistics, or counted if a file has none."""
+        """Return the number of rows of the newest version, without those marked as deleted.
+
+        It comes from the log's statistics; if a file has none, a Spark query counts all rows.
+        """
         snapshot = self.snapshot()
         known = snapshot.num_records()
         return snapshot.read().count() if known is None else known
 
     def layout(self, small_file_bytes: int) -> FileLayout:
-        """Return how the table's rows are spread over its files, by the log alone."""
+        """Return how the table's rows are spread over its files, by the log alone: one Spark job.
+
+        Args:
+            small_file_bytes: The size, in bytes, below which a file counts as small.
+        """
         return self.snapshot().layout(small_file_bytes)
 
     def key_overlaps(self, columns: Sequence[str], version: int | None = None) -> list[KeyOverlap]:
@@ -251,7 +268,11 @@ class Table:
         return self.snapshot().retention()
 
     def files(self) -> DataFrame:
-        """Return the table's data files, as a DataFrame of the log's AddFile."""
+        """Return the data files of the newest version, one row each.
+
+        The columns are the fields of the log's AddFile action (Delta protocol, "Add File and Remove
+        File"): `path`, `partitionValues`, `size` in bytes, `modificationTime` in ms, `stats`, ….
+        """
         return self.snapshot().files
 
     def history(self) -> DataFrame:

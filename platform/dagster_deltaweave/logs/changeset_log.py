@@ -55,7 +55,7 @@ class PendingChanges(Pending):
 
     @property
     def fraction_of_base(self) -> float | None:
-        """Their bytes as a fraction of the base's; None if the base is empty."""
+        """The pending bytes as a fraction of the base's; None if the base is empty."""
         return self.size_in_bytes / self.base_bytes if self.base_bytes else None
 
     @property

@@ -55,7 +55,7 @@ class WantedTable:
 
     @cached_property
     def schema(self) -> StructType:
-        """Its columns."""
+        """The columns of the wanted table."""
         if isinstance(self.columns, StructType):
             return self.columns
         schema = StructType.fromDDL(self.columns)

@@ -59,7 +59,7 @@ class Checksum:
 
     @property
     def size_in_bytes(self) -> int:
-        """Their total size, in bytes."""
+        """The total size of the data files, in bytes."""
         return int(self.checksum.tableSizeBytes())
 
     @property

@@ -93,7 +93,7 @@ class FileList:
 
     @cached_property
     def statistics(self) -> list[Statistics] | None:
-        """Their statistics, in order; None if there are many."""
+        """The statistics of the files as text, in order; None if there are many files."""
         return None if self.adds is None else [parsed(add.get("stats")) for add in self.adds]
 
     @cached_property

@@ -44,7 +44,7 @@ class TableSnapshot:
 
     @cached_property
     def metadata(self) -> TableMetadata:
-        """Its columns, partition columns and properties."""
+        """The version's columns, partition columns and properties."""
         return TableMetadata.of(self.spark, self.snapshot.metadata())
 
     @property
@@ -166,7 +166,7 @@ class TableSnapshot:
 
     @cached_property
     def size_in_bytes(self) -> int:
-        """Their total size, in bytes; a job if the version has no checksum."""
+        """The total size of the data files, in bytes; a job if the version has no checksum."""
         checksum = self._checksum
         return int(self.snapshot.sizeInBytes()) if checksum is None else checksum.size_in_bytes
 

@@ -1,8 +1,8 @@
-"""The id under which a run applies again what a RESTORE or REPLACE took back.
+"""The application id under which a run applies again what a RESTORE or REPLACE undid.
 
-Both leave a table's application ids as they are, so what they took back would count as applied. It
-is applied again under `deltaweave/again/<number>/<id>`. With an id of its own, Delta refuses one of
-two runs that do so at once: with the old id, the first of them would be no news to the second.
+Both leave a table's application ids as they are, so what they undid would count as applied. It is
+applied again under `deltaweave/again/<number>/<id>`. If two runs do so at once, Delta refuses the
+second because the first committed the new id; under the old id, it would not notice.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 
 def pair_that_counts(table: Table, pair: tuple[str, int]) -> tuple[str, int]:
-    """Return a mark's pair, with the first id that the table does not hold in vain.
+    """Return a pair with an id whose version in the table, if any, counts.
 
-    Where the log no longer has what a RESTORE undid, the mark counts: nothing is applied twice.
+    An id does not count if a RESTORE or REPLACE undid the commit that holds it. Where the log no
+    longer shows what a RESTORE undid, it counts: nothing is applied twice.
 
     Args:
         table: The table, which may be missing.
-        pair: The application id and version that mark what the run applies.
+        pair: The application id and version that record what the run applies.
     """
     name, version = pair
     if not table.exists():

@@ -155,7 +155,7 @@ def _number(entry: Any) -> int | None:
 def _materialize(
     context: Recorder, keys: Sequence[AssetKey], batch: int, metadata: Mapping[str, Any]
 ) -> None:
-    """Materialize assets while the run lasts, which may be for ever: others wait for them."""
+    """Materialize assets while the run lasts, which may be without end: others wait for them."""
     for key in keys:
         context.log_event(
             AssetMaterialization(

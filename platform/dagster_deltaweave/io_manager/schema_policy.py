@@ -59,7 +59,7 @@ def refuse_missing_columns(table: Table, declaration: TableDeclaration, changes:
     """Refuse keys and a sequence that the changes or the table lack, before a table is created.
 
     Raises:
-        StatementError: It names the argument, the column, and the columns that there are.
+        StatementError: It names the argument, the column, and the existing columns.
     """
     if not isinstance(declaration, MergeDeclaration):
         return

@@ -39,7 +39,7 @@ def delivery_on_disk(entry: os.DirEntry[str], marker: str | None, suffix: str) -
     """Return the delivery in a directory, or with a suffix in a file; None for the other kind.
 
     Raises:
-        OSError: It cannot be read, or is there no more.
+        OSError: It cannot be read, or no longer exists.
     """
     if entry.is_dir() == bool(suffix):
         return None

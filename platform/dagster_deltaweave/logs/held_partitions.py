@@ -133,7 +133,7 @@ def records_of_merge(
 
     Args:
         log: The log of the table.
-        version: The version that the commit goes on from.
+        version: The version that the commit continues.
         records: The application id of the asset's records.
         merged: Partition, by `recorded_name`, to what is recorded of it.
         looked: The version that the table holds of `records`; None for none.

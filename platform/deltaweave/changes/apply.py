@@ -102,7 +102,7 @@ def apply_changes(
             no message of a batch has. It is not a column of the table.
         rescued: Path or name of a table that takes the events which cannot be applied: those
             without a sequence, with a null in their key, with a problem in their message, or with
-            names of columns that there are not. It has the columns `id`, `rescued_at`, `reason`,
+            names of missing columns. It has the columns `id`, `rescued_at`, `reason`,
             `message` and `event` (JSON of the source's row, or the message's text), and an event
             once. True for the target's path or name with `_rescued` appended. By default such
             an event is an error.

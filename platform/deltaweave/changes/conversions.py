@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 )
 
 FROM = "deltaweave.from"
-"""Metadata of a wanted field: the names that it may have among the fields that there are."""
+"""Metadata of a wanted field: the names that it may have among the existing fields."""
 
 _DIGITS = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
 _WITHOUT_LOSS = (ByteType, ShortType, IntegerType)

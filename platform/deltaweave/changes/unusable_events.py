@@ -1,6 +1,6 @@
 """Events that cannot be applied: they stop their batch, or are kept in a table of their own.
 
-An event is unusable if its key has a null, it has no sequence, it names columns that there are not,
+An event is unusable if its key has a null, it has no sequence, it names columns that do not exist,
 or what read it found something wrong with its values.
 """
 
@@ -59,7 +59,7 @@ def wrong_of(source: DataFrame, parts: Parts, *, keeps_events: bool) -> Column:
     if parts.present is not None:
         unknown = F.array_except(parts.present, F.array(*map(F.lit, source.columns)))
         named = F.concat(
-            F.lit("a name of a column that there is not: "), F.array_join(unknown, ", ")
+            F.lit("the name of a missing column: "), F.array_join(unknown, ", ")
         )
         reasons.append(F.when(F.size(unknown) > 0, named))
     none = F.lit(None).cast("string")

@@ -42,7 +42,7 @@ MAX_PUSHED_VALUES = 10
 MAX_INDEXED_KEYS = 10_000
 
 # Versions of the index between two searches for files that other writers added. A search lists all
-# files, and a file without a filter is only read in vain.
+# files, and a file without a filter is only read needlessly.
 INDEX_CATCH_UP_INTERVAL = 10
 
 # Versions of the index after which it is rewritten: filters of files that have left the table go,

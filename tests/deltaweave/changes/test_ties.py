@@ -217,7 +217,7 @@ def test_events_that_set_a_column_that_there_is_not_are_refused(
 ) -> None:
     path = str(tmp_path / "t")
     source = spark.createDataFrame([(1, 2, 2, 2, ["v", "x"])], PARTIAL_EVENTS)
-    with pytest.raises(SourceError, match=r"k=1 at 2 has a name of a column that there is not: x"):
+    with pytest.raises(SourceError, match=r"k=1 at 2 has the name of a missing column: x"):
         deltaweave.apply_changes(
             spark,
             path,

@@ -184,7 +184,7 @@ class Clones:
         return side(self.spark, merges, table)
 
     def clear(self) -> None:
-        """Remove the clones that there are."""
+        """Remove the clones that are left."""
         for table in self.directory.iterdir():
             shutil.rmtree(table)
 

@@ -1,7 +1,7 @@
 """Reads of tables that fail at what they cannot read, whatever the session's settings say.
 
 `spark.sql.files.ignoreCorruptFiles` and `ignoreMissingFiles` make Spark pass over files, or the
-rest of a file. A merge, statistics or an index would take their rows as not there, for ever. Delta
+rest of a file. A merge, statistics or an index would take their rows as missing, for good. Delta
 reads its own log in this way, too (DeltaLog.indexToRelation, Delta 4.4).
 """
 

@@ -1,7 +1,7 @@
 """Pairs of a merge that Spark writes, found on the driver by the source's collected keys.
 
 Spark would read the same key columns, shuffle them and the source by their keys, and sort both. It
-serves sources of millions of rows and a local master, whose driver has all cores that there are.
+serves sources of millions of rows and a local master, whose driver has all cores.
 """
 
 from __future__ import annotations

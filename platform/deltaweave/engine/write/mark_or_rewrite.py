@@ -1,6 +1,6 @@
 """Which touched files are marked, and which are rewritten, in a table with deletion vectors.
 
-Marking writes changed rows alone, but every later scan reads the marked rows in vain until the
+Marking writes changed rows alone, but every later scan reads the marked rows, too, until the
 table is purged. So a file that would keep few rows is rewritten: copying these rows costs
 less than to read the others again and again. A file without any row left is removed.
 """

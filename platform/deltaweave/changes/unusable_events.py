@@ -58,9 +58,7 @@ def wrong_of(source: DataFrame, parts: Parts, *, keeps_events: bool) -> Column:
     reasons = [null_key, F.when(~parts.has_sequence, F.lit("no sequence"))]
     if parts.present is not None:
         unknown = F.array_except(parts.present, F.array(*map(F.lit, source.columns)))
-        named = F.concat(
-            F.lit("the name of a missing column: "), F.array_join(unknown, ", ")
-        )
+        named = F.concat(F.lit("the name of a missing column: "), F.array_join(unknown, ", "))
         reasons.append(F.when(F.size(unknown) > 0, named))
     none = F.lit(None).cast("string")
     place, event = none, none

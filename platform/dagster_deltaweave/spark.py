@@ -88,7 +88,7 @@ class SparkResource(LazyPySparkResource):
         return spark_config
 
     def setup_for_execution(self, context: InitResourceContext) -> None:
-        """Keep the run's id and log, for messages about its driver and for marks of its commits."""
+        """Keep the run's id and log, for messages about its driver and metadata of its commits."""
         if context.run is not None:
             self._run_id = context.run.run_id
             self._run_name = f"run {context.run.run_id[:8]}"
@@ -96,7 +96,7 @@ class SparkResource(LazyPySparkResource):
             self._log = context.log
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
-        """Take the run's mark off the session, which other runs of the process may get."""
+        """Remove the run's id from the session, which other runs of the process may get."""
         if self._spark_session is None or self._run_id is None:
             return
         try:

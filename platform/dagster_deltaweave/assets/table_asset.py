@@ -83,7 +83,7 @@ def table_asset(
 
     Args:
         function: The asset's function.
-        declaration: Of the asset's table.
+        declaration: The declaration of the asset's table.
         arguments: Dagster's own arguments.
         name: The asset's name.
         key_prefix: Prefix of its key.
@@ -92,7 +92,7 @@ def table_asset(
         pool: The concurrency pool; by default one for each table.
 
     Raises:
-        StatementError: The metadata names another place than the declaration.
+        StatementError: The metadata names another location than the declaration.
     """
     key = asset_key(key_prefix, name)
     shown = _shown_before_a_run(declaration, key)
@@ -131,7 +131,7 @@ def _needs_order(declaration: TableDeclaration, arguments: DagsterArguments) -> 
 def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap the function so that the run first waits for the runs of older partitions.
 
-    Of others than plain functions and generators, the run waits when their rows are stored.
+    For coroutines and asynchronous generators, the run waits when their rows are stored.
     """
     is_plain = inspect.isfunction(function) and not inspect.isasyncgenfunction(function)
     if not is_plain or inspect.iscoroutinefunction(function):

@@ -85,8 +85,8 @@ class EarlierRuns:
         """Return once Dagster knows no older partition that must still be merged.
 
         Args:
-            newest_merged: Looks up the newest merged partition, None for none; it is asked after
-                Dagster, and only if an older partition is not materialized.
+            newest_merged: Looks up the newest merged partition, None for none; called after Dagster
+                was asked, and only if an older partition is not materialized.
             has_rows: Whether the asset's function was called and gave rows: a run that has none
                 may pass one that failed.
 

@@ -55,7 +55,7 @@ class MergedPartitions:
 
     Attributes:
         lease: Application id of the order.
-        held: Its version in the table, -1 for none.
+        held: The lease's version in the table, -1 for none.
         version: The table's version, -1 if there is no table yet.
         merged: Partition to the version of its own application id.
         positions: Gives a partition's position.

@@ -100,7 +100,7 @@ def partition_records(
 
 
 def _commit_alone(context: OutputContext, table: Table, lease: Lease) -> None:
-    """Commit the marks of a lease by a merge of nothing."""
+    """Commit a lease's transaction ids by a merge without rows."""
     # It is no change of rows to those who read the log.
     nothing = table.merge(table.spark.range(0), "false").when_matched_delete()
     with mark_commits_with_run(table.spark, context.run_id):

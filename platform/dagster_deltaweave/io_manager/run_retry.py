@@ -43,7 +43,7 @@ def retry_run_if_transient(retries: int, context: OutputContext | None = None) -
 
     Args:
         retries: How often the step may be tried again.
-        context: Of the output of a step that may have waited; None if it cannot have.
+        context: The context of the output of a step that may have waited; None if it cannot have.
 
     Raises:
         RetryRequested: The error is transient, and `retries` is not 0.

@@ -31,14 +31,14 @@ _DENIED = ("AccessDenied", "AccessControl", "Forbidden", "Permission denied")
 def check_location(
     context: OutputContext, locator: TableLocator, table: Table, declaration: TableDeclaration
 ) -> TableDeclaration:
-    """Refuse a table in a place that holds another table's data.
+    """Refuse a table at a location that holds another table's data.
 
     Returns:
         The declaration; that of a table in a schema also says whose it is.
 
     Raises:
-        StatementError: It is inside another table, around one, would be created in its place, or
-            another asset created it. Or it has a name now, and the asset has a table at its key.
+        StatementError: It would be inside another table, around one, at its path, or another asset
+            created it. Or it has a name now, and the asset has a table at its key.
     """
     spark = table.spark
     is_made = table.exists()

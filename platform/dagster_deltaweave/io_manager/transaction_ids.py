@@ -1,4 +1,4 @@
-"""The marks that a run commits with its rows, so that nothing is applied twice.
+"""The transaction ids that a run commits with its rows, so that nothing is applied twice.
 
 Delta itself guarantees this for concurrent merges: it refuses the later commit if the earlier one
 changed or added files that the later merge read. So no update is lost and no key is inserted twice,
@@ -17,9 +17,10 @@ commit with the same id won since then.
 | rows that a run appends | `deltaweave/run/<run>/<asset>` | 0 |
 | one of the first three that a RESTORE took back | `deltaweave/again/<number>/<its id>` | its |
 
-Earlier releases left out the upstream table's id; their marks count if the table is older than the
-mark. An asset that changes from `idempotent_by="partition"` to `"delivery"` applies the deliveries
-of its partitions once more, because the marks of partitions do not say which deliveries they were.
+Earlier releases left out the upstream table's id; their transaction ids count if the table is older
+than they are. An asset that changes from `idempotent_by="partition"` to `"delivery"` applies the
+deliveries of its partitions once more, because the ids of partitions do not say which deliveries
+they were.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _GREATEST_LONG = 2**63 - 1
 
 @dataclass(frozen=True)
 class Marks:
-    """The marks of what a run's rows apply.
+    """The transaction ids that record what a run's rows apply.
 
     Attributes:
         pairs: Application id to version.
@@ -84,9 +85,9 @@ def marks_of_run(
 
     Args:
         asset: The asset.
-        declaration: Its table, as declared.
+        declaration: The declaration of the asset's table.
         changes: What its function returned.
-        table: Its table.
+        table: The asset's table.
         upstreams: Upstreams that it reads by touched or changed rows alone: at most one.
         partitions: The run's partitions.
         tags: The run's tags.
@@ -126,9 +127,9 @@ def marks_of_refresh(
 
     Args:
         asset: The asset.
-        declaration: Its table, as declared.
+        declaration: The declaration of the asset's table.
         changes: What its function returned.
-        table: Its table.
+        table: The asset's table.
         upstreams: Upstreams that it reads by touched or changed rows alone: at most one.
         partitions: The run's partitions.
         is_of_all: Whether these are all of the asset's partitions, or it has none.
@@ -167,9 +168,9 @@ def applied_version(
 
     Args:
         upstream: The upstream asset.
-        upstream_table: Its table.
+        upstream_table: The upstream's table.
         asset: The asset that applies it.
-        table: Its table; it may be missing.
+        table: The asset's table; it may be missing.
 
     Raises:
         SourceError: The applied versions belong to an earlier table in the upstream's place.
@@ -279,7 +280,7 @@ def _pair(
 def _is_time(delivery: str) -> bool:
     """Return whether the name is a time, and not a digest that happens to have no letter.
 
-    A digest has 20 characters. The greatest Long, which is the greatest mark, has 19.
+    A digest has 20 characters. The greatest Long, which is the greatest version, has 19.
     """
     is_number = delivery.isascii() and delivery.isdecimal() and len(delivery) < 20
     return is_number and str(int(delivery)) == delivery and int(delivery) <= _GREATEST_LONG

@@ -45,7 +45,7 @@ class TextFiles:
     Attributes:
         spark: The session that reads.
         format: What they are.
-        schema: Their columns.
+        schema: The columns of the files.
         options: Spark's options of the format, with their values as texts.
     """
 

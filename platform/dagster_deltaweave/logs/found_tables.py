@@ -25,9 +25,9 @@ class FoundTable:
 
     Attributes:
         path: The names of the directories from the root to it.
-        location: Its path or URI.
-        schema: Its newest schema, as the JSON of Delta's log.
-        description: Its comment in SQL, or None.
+        location: The table's path or URI.
+        schema: The table's newest schema, as the JSON of Delta's log.
+        description: The table's comment in SQL, or None.
     """
 
     path: tuple[str, ...]

@@ -1,6 +1,6 @@
 """The newest batch in a merge-on-read base, by the commits that it consists of; without Spark.
 
-RESTORE takes the rows of batches away and leaves the mark that says that they are merged.
+RESTORE removes the rows of batches, and leaves the transaction id that records them as merged.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def merged_by_commits(location: str, version: int, mark: str, marked: int) -> in
     Args:
         location: Where the base is.
         version: The version.
-        mark: The application id that marks merged batches.
-        marked: The newest batch by that mark. It counts if the log has no RESTORE.
+        mark: The application id whose version is the newest merged batch.
+        marked: That version. It counts if the log has no RESTORE.
 
     Raises:
         OSError: A commit cannot be read.

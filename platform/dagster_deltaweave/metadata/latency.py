@@ -29,7 +29,7 @@ class Latency:
         preparing: Then, until the asset's function had returned: Spark, and what it read.
         merging: The merge itself.
         storing: Other work of the IO manager before the commit, such as creating the table.
-        recording: Its work after the commit: the metadata of the materialization.
+        recording: The run's work after the commit: the metadata of the materialization.
     """
 
     run_id: str

@@ -76,7 +76,7 @@ class DeliveryPlan:
 
 
 def place_in_order(partitions_def: PartitionsDefinition[str], instance: DagsterInstance) -> Place:
-    """Return a function that gives a partition's place in the order in which they are merged.
+    """Return a function from partition to its position in the order of merges.
 
     Partitions without an order are ordered by their keys, and so are dynamic ones, because not all
     of them are known yet.

@@ -192,7 +192,7 @@ class SensorTarget:
         """Return the assets that have the partitions that land, and what their tables hold.
 
         Args:
-            margin: As of `TargetAsset`.
+            margin: As in `TargetAsset`.
 
         Raises:
             SourceError: A log cannot be read.

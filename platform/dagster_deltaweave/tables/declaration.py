@@ -44,7 +44,7 @@ class TablePlace:
     """What is declared of where an asset's table is; the IO manager says the rest.
 
     Attributes:
-        table: Path or catalog name of the table; None for the IO manager's place for its key.
+        table: Path or catalog name of the table; None for the IO manager's path for its key.
         namespace: Catalog and schema of a table without `table`, by the asset's metadata.
     """
 

@@ -66,7 +66,7 @@ class NamedAsset:
 
     Attributes:
         key: The key that it is declared with.
-        metadata: Its definition's; None if only the key is given.
+        metadata: The metadata of its definition; None if only the key is given.
         io_manager_key: Resource key of its IO manager.
         pool: The pool of its op; None if it has none, or is not known.
         is_partitioned: Whether it has partitions; None if that is not known.

@@ -125,7 +125,7 @@ def check_places(
         is_table: Whether there is a table in a directory.
 
     Raises:
-        StatementError: Another asset's data is in its place.
+        StatementError: Another asset's data is at, in or around its path.
     """
     graph = _graph(context)
     key = context.asset_key

@@ -181,7 +181,7 @@ def _with_files_of(
 
     Args:
         after: The changes of the RESTORE's commit.
-        changes: Those of the commits before it, without a gap.
+        changes: The changes of the commits before it, without a gap.
         restored: The version that the RESTORE made.
     """
     first = min(changes, default=restored)

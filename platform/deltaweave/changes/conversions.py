@@ -60,7 +60,7 @@ def struct_of(
 
     Args:
         values: The struct.
-        held: Its type.
+        held: The struct's type.
         wanted: The fields that the result has.
         missing: The SQL for fields that the struct lacks, by name; null for the others.
     """

@@ -187,7 +187,7 @@ def as_held(at: Column, at_type: DataType, table: Table) -> Column:
 
     Args:
         at: The positions.
-        at_type: Their type.
+        at_type: The type of the sequences.
         table: The table; it may not exist.
 
     Raises:

@@ -77,7 +77,7 @@ class Lineage:
 
     Attributes:
         commits: Commits in its log, by version, without a gap up to the newest.
-        kept: Those of them that the version consists of.
+        kept: The commits that the version consists of.
         cloned: The commit by which the version's rows were cloned from another table, if it was.
     """
 
@@ -265,7 +265,7 @@ class OfOneLine(Lease):
         """Return a merge's result unless a RESTORE came before its commit without a conflict.
 
         Raises:
-            CommitConflictError: It did.
+            CommitConflictError: A RESTORE came before the commit.
         """
         if result.version is not None:
             held = self.of_further_merges.held

@@ -28,7 +28,8 @@ def rescued_table(table: Table, rescued: str | bool) -> Table | None:
 
     Args:
         table: The table.
-        rescued: Its path or name; True for the table's with `_rescued` appended; False for none.
+        rescued: The path or name of that table; True for the table's with `_rescued` appended;
+            False for none.
 
     Raises:
         StatementError: It is the table itself.

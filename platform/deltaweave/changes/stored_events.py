@@ -65,7 +65,7 @@ def check_are_of(newest: TableSnapshot, events: Events) -> None:
     """Fail unless `completed` gave the events the columns of this table.
 
     Raises:
-        CommitConflictError: Another table is in its place. Complete the events again.
+        CommitConflictError: Another table replaced it. Complete the events again.
     """
     table = events.shape.table
     if table is not None and table.of_table != newest.id:

@@ -35,7 +35,7 @@ class TableColumns:
     Attributes:
         fields: The columns by their names in lower case, with the names by which the tables beside
             may hold them (`FROM`).
-        stored: The same as the tables beside store them.
+        stored: The columns as the side tables store them.
         at: The type of the table's sequences (`at`), or None if it has none.
         added: The columns that may have been added after the table was created, by their names in
             lower case; none if that is not known.

@@ -81,8 +81,8 @@ def refused(
 
     Args:
         rows: The unusable events.
-        keys: Their key columns.
-        at: Their sequence.
+        keys: The key columns of the events.
+        at: The sequence of the events.
         count: How many they are, and how many events the batch has.
         table: The table, for the message.
     """

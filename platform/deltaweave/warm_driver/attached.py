@@ -41,7 +41,7 @@ def attached_session(port: int, secret: str, job_tag: str) -> SparkSession:
 
     Args:
         port: The py4j server's port on loopback.
-        secret: Its token.
+        secret: The token of that server.
         job_tag: The tag that the keeper gave to this process's jobs.
     """
     # PySpark reads these to find a running JVM. Child processes must not see the token.

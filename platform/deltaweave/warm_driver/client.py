@@ -68,7 +68,7 @@ def attach(
         spark_conf: Spark configuration, as `local_session` takes it.
         name: What this process does, for the log and the Spark UI, e.g. `run 0a1b2c3d`.
         idle_seconds: How long the driver is kept without a client.
-        orphaned_seconds: The same when the parent processes of all its clients have ended.
+        orphaned_seconds: The same time, if the parent processes of all its clients have ended.
 
     Raises:
         WarmDriverError: This process has another Spark already, or the driver did not start.

@@ -54,7 +54,7 @@ class Keeper:
         spark: The driver's first session, which no client gets.
         listener: The socket that clients connect to.
         idle_seconds: How long a driver without clients is kept; the last client sets it.
-        orphaned_seconds: The same when all processes that started clients have ended.
+        orphaned_seconds: The same time, if all processes that started clients have ended.
         clients: The number of current clients.
         owners: Process ids of the processes that started clients, e.g. Dagster's code server.
         idle_since: When the last client left, on the monotonic clock.

@@ -36,7 +36,7 @@ class Combined:
     Attributes:
         is_there: Whether there is a row; evaluating it is an error if row and changes are of two
             logs that nothing tells apart.
-        values: Its columns without the keys, by name.
+        values: The row's columns without the keys, by name.
         differs: Whether it differs from the row before, if there is one.
     """
 

@@ -51,7 +51,7 @@ class Placeholder:
     """Debezium's placeholder for unavailable values, in all its forms.
 
     Attributes:
-        code: Its bytes.
+        code: The bytes of the placeholder.
     """
 
     code: bytes
@@ -97,8 +97,8 @@ class Placeholder:
         """Return what is wrong with a value that contains the placeholder in another form.
 
         Args:
-            name: Its column.
-            value: Its text; null, or not the placeholder itself.
+            name: The column of the value.
+            value: The value's text; null, or not the placeholder itself.
             place: Where the message is.
 
         Returns:

@@ -61,10 +61,11 @@ def merged_batch(base: Table, version: int | None = None) -> int:
 def settle_mark(
     base: Table, changes: Table, shape_of: Callable[[TableSnapshot], EventShape]
 ) -> None:
-    """Make the mark of a restored base say after which batch readers go on.
+    """Make a restored base's watermark name the batch after which readers continue.
 
-    RESTORE leaves the mark, and log cleanup forgets RESTORE. A commit says it as long as the log
-    has the RESTORE. Not if the base cannot be read, because it may lack purged batches.
+    RESTORE leaves the watermark as it is, and log cleanup removes the RESTORE from the log. So a
+    commit corrects the watermark while the log has the RESTORE, unless the base cannot be read,
+    because it may lack purged batches.
 
     Args:
         base: The base.
@@ -92,7 +93,7 @@ def settle_mark(
 
 
 def retire_earlier_mark(base: Table) -> None:
-    """Reset the mark of earlier releases, which has no id, once there is a mark with an id.
+    """Reset the watermark of earlier releases, which has no base id, once there is one with an id.
 
     Otherwise it would count again for readers that cannot list ids if the base is replaced.
     """
@@ -117,7 +118,7 @@ class _Merged:
 def _merged_in(snapshot: TableSnapshot) -> _Merged:
     """Return the newest batch in a version of the base, by the commits that it consists of.
 
-    RESTORE leaves the mark as it is, and takes the rows of batches away.
+    RESTORE leaves the watermark as it is, and removes the rows of batches.
     """
     mark = merged_mark(snapshot.id)
     if snapshot.last_applied(mark) is not None:

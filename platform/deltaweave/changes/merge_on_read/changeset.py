@@ -80,8 +80,8 @@ class Batches:
         table: The version of the changeset that has them.
         newest: The number of the changeset's newest batch; 0 if there was none.
         purged: The number of the newest purged batch; 0 if none was purged.
-        files: Their files.
-        rows: Their events: columns as `Events.rows`.
+        files: The files of the batches.
+        rows: The events of the batches: columns as `Events.rows`.
     """
 
     after: int
@@ -108,7 +108,7 @@ class Batches:
 def _first_of(changeset: TableSnapshot, base_id: str) -> int | None:
     """Return a base's first batch; None if the newest batches may be of another base.
 
-    A base may have its place back: RESTORE takes its id over, too.
+    An earlier base may be back: RESTORE takes its id over, too.
     """
     firsts = changeset.applied_versions(f"{FIRST}/")
     first = firsts.get(f"{FIRST}/{base_id}")
@@ -196,7 +196,7 @@ class Changeset:
     def after(self, batch: int) -> Batches:
         """List the batches after a number that are not purged.
 
-        Their files are listed here, so queries need not list them again.
+        The files are listed here, so queries need not list them again.
         """
         import numpy as np
 

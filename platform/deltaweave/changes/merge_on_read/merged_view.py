@@ -45,8 +45,8 @@ class MergedView:
     """The two sides of a merge-on-read table.
 
     Attributes:
-        base: Its rows: the keys, the other columns, `_cdc_sequence` and, if events may leave
-            columns out, `_cdc_column_sequences`.
+        base: The rows of the base: the keys, the other columns, `_cdc_sequence` and, if events may
+            leave columns out, `_cdc_column_sequences`.
         changes: One row for each changed key, from `newest_of_keys`; with `_cdc_inserted` (boolean)
             if events say that they insert.
         shape: How the events were read.

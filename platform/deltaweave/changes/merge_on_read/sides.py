@@ -42,7 +42,7 @@ class KnownDeletes:
 
     Attributes:
         tombstones: What remembers them.
-        version: Their version; -1 if there are none.
+        version: The version of the tombstones; -1 if there are none.
     """
 
     tombstones: Tombstones
@@ -217,9 +217,9 @@ class Sides:
 
         Args:
             snapshot: The version of the base.
-            base: Its rows, or some of them.
+            base: The rows of that version, or some of them.
             batches: The batches.
-            events: Their events, or some of them.
+            events: The events of the batches, or some of them.
             deletes: The remembered deletes.
             asks_order: Whether to find out if all changes are newer than the base.
         """

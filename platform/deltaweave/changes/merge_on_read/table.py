@@ -229,7 +229,7 @@ class MergeOnReadTable:
 
         Raises:
             StatementError: The table takes events that empty it, which a view cannot know before.
-            SourceError: As of `read`.
+            SourceError: As `read` raises it.
         """
         if self._options.apply_as_truncates is not None:
             raise StatementError(

@@ -204,6 +204,27 @@ def test_names_of_tests_have_70_characters_at_most() -> None:
     assert {each for each in names if len(each.partition("::")[2]) > 70} == set()
 
 
+# Words with which ruff's D401 lets a docstring begin, since it does not know them.
+NO_VERBS = {"all", "as", "how", "its", "no", "of", "one", "only", "that", "their", "these", "those"}
+NO_VERBS |= {"what", "when", "where", "whether", "which", "why"}
+# Their docstrings are the descriptions of tables in Dagster's UI.
+TABLES_OF_THE_DEMO = {"returns_by_reason", "web_returns"}
+
+
+def test_docstrings_of_functions_begin_with_a_verb() -> None:
+    """Properties and classes are named by nouns."""
+    found = set()
+    for module in sorted({*MODULES, *DAGSTER_SIDE}):
+        for node in ast.walk(ast.parse(module.read_text())):
+            if not isinstance(node, ast.FunctionDef) or node.name in TABLES_OF_THE_DEMO:
+                continue
+            text = ast.get_docstring(node) or "Run."
+            is_property = any("property" in ast.unparse(each) for each in node.decorator_list)
+            if not is_property and text.split()[0].lower() in NO_VERBS:
+                found.add(f"{module.relative_to(ROOT)}: {text.splitlines()[0]}")
+    assert found == set()
+
+
 @pytest.mark.parametrize("module", MODULES, ids=module_id)
 def test_no_module_calls_built_in_merge(module: Path) -> None:
     source = module.read_text()

@@ -28,7 +28,7 @@ from assets.demo_runs import Merged, RunFailedError, execute, requested_runs
 from assets.own_screen import run_on_own_screen
 from assets.returns_by_reason import returns_by_reason
 from assets.sensors import web_returns_landed
-from deltaweave.bench.data import GeneratorError
+from assets.tpcds import GeneratorError
 from resources.environments import lake, resources
 
 NOTHING_NEW = "Nothing new: every landed partition is already merged."

@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from deltaweave.bench.data import TABLE, GeneratorError, tpcds
+from assets import tpcds
+from assets.tpcds import TABLE, GeneratorError
 from resources.environments import lake as demo_lake
 
 LAST_YEAR = 2002  # until then, a partition has the returns of a year

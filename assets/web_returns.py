@@ -7,9 +7,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from assets.landing import GROUP, landing_directory, web_returns_landing
 from assets.partitions import web_returns_partitions
+from assets.tpcds import AMOUNTS, IDENTIFIERS
 from dagster_deltaweave import SparkResource, merge_asset, partition_path, read_source_partition
 from deltaweave import clauses
-from deltaweave.bench.data import AMOUNTS, IDENTIFIERS
 
 _COMMENTS = {
     "wr_returned_date_sk": "The day of the return, as a Julian day number; 0 if there is none",

@@ -17,13 +17,12 @@ from pyspark.sql.types import VariantVal
 
 import deltaweave
 from deltaweave import Table
-from deltaweave.bench.data.tables import session_options as configured
 from deltaweave.clauses import Clause
 from deltaweave.delta.jvm import gateway
 from deltaweave.delta.log import TableLog, file_list
 from deltaweave.errors import DeltaweaveError
 from deltaweave.identifiers import column, quoted
-from tests.builders import frame
+from tests.builders import configured, frame
 from tests.kept_tables import IS_ANOTHER_PAIR, copy_or_write_table
 from tests.merge_cases.case import COPY_ON_WRITE, FEED, Layout, MergeCase
 

@@ -41,9 +41,6 @@ DAGSTER_SIDE = sorted(
     if module != DAGSTER_PRIVATE
 )
 
-# The benchmark measures the engine beside built-in MERGE, and runs that in this module alone.
-BENCHMARKS_PEER = PLATFORM / "deltaweave" / "bench" / "merge" / "built_in.py"
-
 
 def run_python(code: str, folder: Path = ROOT) -> str:
     """What the code prints, in an interpreter of its own."""
@@ -160,7 +157,7 @@ def test_importing_deltaweave_imports_no_pyspark() -> None:
 def test_importing_deltaweave_imports_nothing_of_the_command_line() -> None:
     code = (
         "import sys, deltaweave; deltaweave.merge; "
-        "print(*{'typer', 'rich', 'matplotlib', 'deltaweave.bench', 'deltaweave.cli'}"
+        "print(*{'typer', 'rich', 'matplotlib', 'deltaweave.cli'}"
         " & set(sys.modules))"
     )
     assert run_python(code, folder=PLATFORM) == ""
@@ -228,8 +225,7 @@ def test_docstrings_of_functions_begin_with_a_verb() -> None:
 @pytest.mark.parametrize("module", MODULES, ids=module_id)
 def test_no_module_calls_built_in_merge(module: Path) -> None:
     source = module.read_text()
-    allowed = [".sql(statement"] if module == BENCHMARKS_PEER else []
-    assert [call for call in BUILT_IN_MERGE if call in source] == allowed
+    assert [call for call in BUILT_IN_MERGE if call in source] == []
 
 
 def test_dagsters_private_names_are_imported_by_one_module() -> None:

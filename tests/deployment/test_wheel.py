@@ -45,7 +45,7 @@ def orders():
 io_manager = SparkDeltaIOManager(root=sys.argv[1], spark=SparkResource())
 definitions = Definitions(assets=[orders], resources={"io_manager": io_manager})
 definitions.resolve_asset_graph()
-for name in ("assets", "resources"):
+for name in ("assets", "resources", "benchmarks"):
     try:
         __import__(name)
     except ModuleNotFoundError:

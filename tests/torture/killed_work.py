@@ -22,13 +22,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 import deltaweave
 from deltaweave import MergeOnReadTable, Table, apply_changes
-from deltaweave.bench.data.tables import session_options
 from deltaweave.engine.write.driver_choice import ON_DRIVER
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from deltaweave.maintenance import UpkeepPolicy
 from deltaweave.maintenance.operations import optimize, purge, statistics, vacuum
 from tests.big_source import keep_pairs_on_executors
-from tests.builders import frame, write_table
+from tests.builders import configured, frame, write_table
 from tests.conftest import TINY_DATA
 from tests.torture.killed_model import (
     COUNT_SCHEMA,
@@ -127,7 +126,7 @@ class Worker:
 
     def _count(self, work: Work) -> None:
         settings = {REWRITE_IN_PLACE: _REWRITTEN.get(work.table, "auto")}
-        with session_options(self.spark, settings), self._limits(work.table):
+        with configured(self.spark, settings), self._limits(work.table):
             source = frame(self.spark, counts(work.step), COUNT_SCHEMA)
             _count(self._table(work.table), source, self._pair(work))
 

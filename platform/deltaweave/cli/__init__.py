@@ -27,7 +27,6 @@ from typing import Annotated
 try:
     import typer
 
-    from deltaweave.bench.cli import bench, of_changes, of_limits, of_peers
     from deltaweave.cli.changes import apply_changes
     from deltaweave.cli.health import doctor
     from deltaweave.cli.inspection import inspect
@@ -55,10 +54,6 @@ app.command("history")(history)
 app.command("inspect")(inspect)
 app.command("doctor")(doctor)
 app.add_typer(warm, name="warm")
-app.add_typer(bench, name="bench")
-bench.add_typer(of_peers)
-bench.add_typer(of_changes)
-bench.add_typer(of_limits)
 
 
 def _show_version(wanted: bool) -> None:

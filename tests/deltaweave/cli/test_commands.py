@@ -347,6 +347,16 @@ def test_commands_leave_no_file_and_no_line_of_spark(path: str, tmp_path: Path) 
         assert said in done.stdout
 
 
+def test_without_java_one_line_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal, "_running", lambda: None)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    result = run("merge", MERGE.format(path=tmp_path))
+    assert result.exit_code == 1
+    assert "needs Java 17 or 21 and found none" in result.stderr.splitlines()[-1]
+
+
 def test_a_spark_that_does_not_start_is_told_with_the_end_of_its_output(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,0 +1,6 @@
+"""`python -m benchmarks`: the commands of the benchmarks."""
+
+from benchmarks.cli import app
+
+if __name__ == "__main__":
+    app(prog_name="python -m benchmarks")

@@ -1,0 +1,116 @@
+"""Limits of bytes in memory that neither files nor first rows show: text that repeats, long keys.
+
+Driver and executor have 2 GiB each, in separate processes, so that a merge that holds more than it
+should ends one of them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.data import table_actions, write_commit, write_file
+from benchmarks.limits.limit import LimitMerge, sql_table
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_MIB = 1024 * 1024
+_CLUSTER = {"spark.master": "local-cluster[1,2,2048]", "spark.executor.memory": "2048m"}
+_UPSERT = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+_TEXT, _SOURCE_TEXT, _LATE_TEXT, _KEY = 250, 9_000, 5_000, 3_000
+_FIRST_ROWS = 1_000
+_LATE_FILES = 4
+_ROWS_OF_A_CHUNK = 10_000
+
+
+def repeated_text(directory: Path, size: int) -> LimitMerge:
+    """Upsert texts into one file, where both repeat three values and files store each once.
+
+    The target has `size` MiB of texts, the source a quarter as many; half of its rows match.
+    """
+    rows = max(2, size * _MIB // _TEXT)
+    changed = max(2, size * _MIB // 4 // _SOURCE_TEXT)
+    target = _table(directory / "target", [_repeated(range(rows), _TEXT)])
+    start = rows - changed // 2
+    ids = range(start, start + changed)
+    source = _table(directory / "source", [_repeated(ids, _SOURCE_TEXT)])
+    counts = {"numTargetRowsUpdated": changed // 2}
+    counts["numTargetRowsInserted"] = changed - changed // 2
+    return _upsert(target, source, counts)
+
+
+def late_bytes(directory: Path, size: int) -> LimitMerge:
+    """Update two rows in each of four files, whose first rows are empty and others are not.
+
+    So no sample of first rows shows the `size` MiB of texts, which files store once.
+    """
+    import pyarrow as pa
+
+    late = max(1, size * _MIB // _LATE_TEXT // _LATE_FILES)
+    rows = _FIRST_ROWS + late
+    starts = [number * rows for number in range(_LATE_FILES)]
+    files = [
+        pa.concat_tables(
+            [
+                _repeated(range(start, start + _FIRST_ROWS), 0),
+                _repeated(range(start + _FIRST_ROWS, start + rows), _LATE_TEXT),
+            ]
+        )
+        for start in starts
+    ]
+    target = _table(directory / "target", files)
+    ids = [start + place for start in starts for place in (0, rows - 1)]
+    changed = pa.table({"id": pa.array(ids, pa.int64()), "text": pa.repeat("changed", len(ids))})
+    return _upsert(
+        target,
+        _table(directory / "source", [changed]),
+        {"numTargetRowsUpdated": len(ids), "numTargetRowsInserted": 0},
+    )
+
+
+def wide_keys(directory: Path, size: int) -> LimitMerge:
+    """Upsert by `size` keys of 3,000 characters, half of which match; the target has as many."""
+    half = size // 2
+    target = _table(directory / "target", _keyed(range(size)))
+    source = _table(directory / "source", _keyed(range(half, half + size)))
+    counts = {"numTargetRowsUpdated": size - half, "numTargetRowsInserted": half}
+    return _upsert(target, source, counts)
+
+
+def _upsert(target: Path, source: Path, counts: dict[str, int]) -> LimitMerge:
+    statement = (
+        f"MERGE INTO {sql_table(target)} t USING {sql_table(source)} s ON t.id = s.id {_UPSERT}"
+    )
+    return LimitMerge(target, statement, counts, _CLUSTER)
+
+
+def _table(path: Path, files: list[pyarrow.Table]) -> Path:
+    """Write a table of these files, which are copied where rows change."""
+    adds = [write_file(path, f"part-{i}.parquet", rows, []) for i, rows in enumerate(files)]
+    write_commit(path, 0, [*table_actions(files[0].schema, deletion_vectors=False), *adds])
+    return path
+
+
+def _repeated(ids: range, length: int) -> pyarrow.Table:
+    """Return rows with texts of a length that take three values in turn, and share their memory."""
+    import pyarrow as pa
+
+    texts = pa.array([letter * length for letter in "abc"])
+    chunk = texts.take(pa.array([i % 3 for i in range(min(_ROWS_OF_A_CHUNK, len(ids)))]))
+    whole, rest = divmod(len(ids), len(chunk))
+    chunks = [chunk] * whole + [chunk.slice(0, rest)]
+    return pa.table({"id": pa.array(ids, pa.int64()), "text": pa.chunked_array(chunks)})
+
+
+def _keyed(ids: range) -> list[pyarrow.Table]:
+    """Return files of rows whose ids are long texts that differ at their ends."""
+    import pyarrow as pa
+
+    prefix = "k" * (_KEY - 12)
+    files = []
+    for begin in range(0, len(ids), _ROWS_OF_A_CHUNK):
+        part = ids[begin : begin + _ROWS_OF_A_CHUNK]
+        keys = pa.array([f"{prefix}{i:012}" for i in part])
+        files.append(pa.table({"id": keys, "number": pa.array(part, pa.int64())}))
+    return files

@@ -30,6 +30,10 @@ _A_PARTITION_FOR_EACH_FILE = {
 
 KeyType = Literal["double", "integer"]
 
+MERGE_ON_READ, COPY_ON_WRITE = "merge-on-read", "copy-on-write"
+MODES = (MERGE_ON_READ, COPY_ON_WRITE)
+"""How a target writes changes: with deletion vectors, and without."""
+
 
 @dataclass(frozen=True)
 class Fractions:
@@ -73,8 +77,13 @@ class Workspace:
     key_type: KeyType = "double"
     log_files: int = 100_000
 
+    @property
+    def mode(self) -> str:
+        """How targets write changes: one of `MODES`."""
+        return MERGE_ON_READ if self.deletion_vectors else COPY_ON_WRITE
+
     def made_once(self, name: str, make: Callable[[Path], None]) -> Path:
-        """Return the path that `make` writes to; `make` runs only the first time."""
+        """The path of what `make` writes to the path it gets; `make` runs only the first time."""
         path = self.directory / f"scale-{self.scale:g}" / name
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +95,7 @@ class Workspace:
         return path
 
     def target(self, name: str, write: Callable[[Path], None]) -> Path:
-        """Write a target table by `write`, one with deletion vectors and one without."""
+        """A target table that `write` makes, one with deletion vectors and one without."""
         vectors = "on" if self.deletion_vectors else "off"
         return self.made_once(f"{name}-vectors-{vectors}", write)
 
@@ -112,20 +121,20 @@ class Workspace:
             writer.save(str(path))
 
     def parts(self) -> list[Path]:
-        """Return the Parquet files of the generated rows, in order, of equal row counts."""
+        """The generated rows in the generator's order, as Parquet files of equal row counts."""
         directory = self.made_once("parts", self._generate_parts)
         return sorted(directory.glob("*.parquet"))
 
     def web_returns(self) -> Path:
-        """Return the target of Delta's cases: not partitioned, with a file for each part."""
+        """The target of Delta's cases: not partitioned, with a file for each part."""
         return self.target("web_returns", lambda path: self.write_delta(self.returns(), path))
 
     def returns(self) -> DataFrame:
-        """Read the generated rows."""
+        """The generated rows."""
         return self.spark.read.parquet(*map(str, self.parts()))
 
     def web_returns_source(self, fractions: Fractions, key_type: KeyType) -> Path:
-        """Return a Delta table of source rows drawn from web_returns."""
+        """A source with rows of web_returns, as a Delta table."""
         name = f"source-{str(fractions).replace('/', '-')}-{key_type}"
 
         def make(path: Path) -> None:
@@ -188,7 +197,7 @@ def split(generated: Path, directory: Path, files: int) -> None:
 
 
 def source_rows(parts: Sequence[Path], fractions: Fractions, key_type: KeyType) -> pa.Table:
-    """Draw rows of a merge source from the parts that the target's files were written from.
+    """Rows of a merge source, drawn from the parts that the target's files were written from.
 
     New keys are fractions below 1 in both columns, as in Delta's benchmark. If keys are integers,
     they are order numbers above all others. Each fraction counts the rows in the drawn files and is
@@ -269,5 +278,5 @@ def _link(file: str, link: str) -> None:
 
 
 def sql_name(table: Path) -> str:
-    """Return the name of the Delta table at a path in SQL."""
+    """The name of the Delta table at a path in SQL."""
     return f"delta.{quoted(str(table))}"

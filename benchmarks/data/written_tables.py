@@ -22,7 +22,7 @@ _TYPES |= {"binary": "binary"}
 def table_actions(
     schema: pyarrow.Schema, *, deletion_vectors: bool, partitioned_by: Sequence[str] = ()
 ) -> list[Action]:
-    """Return the actions that define a table: its protocol, schema and properties."""
+    """The actions that define a table: its protocol, schema and properties."""
     fields = [
         {"name": field.name, "type": _TYPES[str(field.type)], "nullable": True, "metadata": {}}
         for field in schema
@@ -119,7 +119,7 @@ def write_checkpoint(
 
 
 def add_type() -> pyarrow.DataType:
-    """Return the type of a checkpoint's column `add`."""
+    """The type of a checkpoint's column `add`."""
     import pyarrow as pa
 
     fields = [
@@ -134,7 +134,7 @@ def add_type() -> pyarrow.DataType:
 
 
 def _table_types() -> dict[str, pyarrow.DataType]:
-    """Return the types of a checkpoint's columns `protocol` and `metaData`."""
+    """The types of a checkpoint's columns `protocol` and `metaData`."""
     import pyarrow as pa
 
     texts = pa.map_(pa.string(), pa.string())
@@ -156,7 +156,7 @@ def _table_types() -> dict[str, pyarrow.DataType]:
 
 
 def _as_maps(value: Any) -> Any:
-    """Convert a value for Arrow: objects that are maps in a checkpoint become lists of pairs."""
+    """The value for Arrow: objects that are maps in a checkpoint become lists of pairs."""
     if not isinstance(value, dict):
         return value
     maps = {"options", "configuration", "partitionValues"}

@@ -29,7 +29,7 @@ class UnknownLimitError(ValueError):
 
 
 def chosen_limits(names: Sequence[str]) -> list[Limit]:
-    """Return the limits with these names, in the order of the names; all limits without names.
+    """The limits with these names, in the order of the names; all limits if no name is given.
 
     Raises:
         UnknownLimitError: No limit has one of the names.

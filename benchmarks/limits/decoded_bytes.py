@@ -9,8 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.data import table_actions, write_commit, write_file
-from benchmarks.limits.limit import LimitMerge, sql_table
+from benchmarks.data.tables import sql_name
+from benchmarks.data.written_tables import table_actions, write_commit, write_file
+from benchmarks.limits.limit import LimitMerge
 
 if TYPE_CHECKING:
     import pyarrow
@@ -25,7 +26,7 @@ _ROWS_OF_A_CHUNK = 10_000
 
 
 def repeated_text(directory: Path, size: int) -> LimitMerge:
-    """Upsert texts into one file, where both repeat three values and files store each once.
+    """An upsert of texts into one file, where both repeat three values and files store each once.
 
     The target has `size` MiB of texts, the source a quarter as many; half of its rows match.
     """
@@ -41,7 +42,7 @@ def repeated_text(directory: Path, size: int) -> LimitMerge:
 
 
 def late_bytes(directory: Path, size: int) -> LimitMerge:
-    """Update two rows in each of four files, whose first rows are empty and others are not.
+    """An update of two rows in each of four files, whose first rows are empty and others are not.
 
     So no sample of first rows shows the `size` MiB of texts, which files store once.
     """
@@ -70,7 +71,7 @@ def late_bytes(directory: Path, size: int) -> LimitMerge:
 
 
 def wide_keys(directory: Path, size: int) -> LimitMerge:
-    """Upsert by `size` keys of 3,000 characters, half of which match; the target has as many."""
+    """An upsert by `size` keys of 3,000 characters, of which half match; the target has as many."""
     half = size // 2
     target = _table(directory / "target", _keyed(range(size)))
     source = _table(directory / "source", _keyed(range(half, half + size)))
@@ -80,7 +81,7 @@ def wide_keys(directory: Path, size: int) -> LimitMerge:
 
 def _upsert(target: Path, source: Path, counts: dict[str, int]) -> LimitMerge:
     statement = (
-        f"MERGE INTO {sql_table(target)} t USING {sql_table(source)} s ON t.id = s.id {_UPSERT}"
+        f"MERGE INTO {sql_name(target)} t USING {sql_name(source)} s ON t.id = s.id {_UPSERT}"
     )
     return LimitMerge(target, statement, counts, _CLUSTER)
 

@@ -43,10 +43,5 @@ class Limit:
     write: Callable[[Path, int], LimitMerge]
 
     def scaled(self, scale: float) -> int:
-        """Multiply the size by a factor, with the smallest size as the least."""
+        """The size times a factor, but at least the smallest size."""
         return max(self.smallest, round(self.size * scale))
-
-
-def sql_table(path: Path) -> str:
-    """Return the name of the Delta table at a path in SQL."""
-    return f"delta.`{path}`"

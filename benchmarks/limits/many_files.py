@@ -1,18 +1,19 @@
-"""Limits of the log: a merge that touches few of a million files, and many touched partitions."""
+"""Limits of the log: a million files of which a merge touches few, and many touched partitions."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.data import (
+from benchmarks.data.tables import sql_name
+from benchmarks.data.written_tables import (
     add_type,
     table_actions,
     write_checkpoint,
     write_commit,
     write_file,
 )
-from benchmarks.limits.limit import LimitMerge, sql_table
+from benchmarks.limits.limit import LimitMerge
 
 if TYPE_CHECKING:
     import pyarrow
@@ -23,7 +24,7 @@ _UPSERT = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
 
 
 def many_add_files(directory: Path, size: int) -> LimitMerge:
-    """Upsert into few files that exist and must be found by the source's keys alone."""
+    """An upsert that must find the few files that exist by the source's keys alone."""
     target, source = directory / "target", directory / "source"
     adds = [
         write_file(
@@ -42,13 +43,13 @@ def many_add_files(directory: Path, size: int) -> LimitMerge:
     there, begin = _REAL_FILES * _ROWS_OF_A_FILE, size * _ROWS_OF_A_FILE
     ids = [*range(0, there, 100), *range(begin, begin + 50)]
     _write_source(source, _rows(ids, "sent"))
-    statement = f"MERGE INTO {sql_table(target)} t USING {sql_table(source)} s ON t.id = s.id "
+    statement = f"MERGE INTO {sql_name(target)} t USING {sql_name(source)} s ON t.id = s.id "
     counts = {"numTargetRowsUpdated": there // 100, "numTargetRowsInserted": 50}
     return LimitMerge(target, statement + _UPSERT, counts)
 
 
 def _named_alone(numbers: range) -> pyarrow.Array:
-    """Build AddFiles of files that do not exist; the number of each gives its range of ids."""
+    """AddFiles of files that do not exist; the number of each gives its range of ids."""
     import pyarrow as pa
 
     n = _ROWS_OF_A_FILE
@@ -70,7 +71,7 @@ def _named_alone(numbers: range) -> pyarrow.Array:
 
 
 def many_partitions(directory: Path, size: int) -> LimitMerge:
-    """Update one row in each partition."""
+    """An update of one row in each partition."""
     import pyarrow as pa
 
     target, source = directory / "target", directory / "source"
@@ -86,7 +87,7 @@ def many_partitions(directory: Path, size: int) -> LimitMerge:
     rows = _rows(range(0, size * of_partition, of_partition), "sent")
     _write_source(source, rows.append_column("p", pa.array(range(size), pa.int32())))
     statement = (
-        f"MERGE INTO {sql_table(target)} t USING {sql_table(source)} s "
+        f"MERGE INTO {sql_name(target)} t USING {sql_name(source)} s "
         f"ON t.p = s.p AND t.id = s.id {_UPSERT}"
     )
     return LimitMerge(target, statement, {"numTargetRowsUpdated": size})

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.data import table_actions, write_commit, write_file
-from benchmarks.limits.limit import LimitMerge, sql_table
+from benchmarks.data.tables import sql_name
+from benchmarks.data.written_tables import table_actions, write_commit, write_file
+from benchmarks.limits.limit import LimitMerge
 
 if TYPE_CHECKING:
     import pyarrow
@@ -19,7 +20,7 @@ _UPSERT = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
 
 
 def large_source(directory: Path, size: int) -> LimitMerge:
-    """Upsert `size` MiB of rows, with an executor that has half as much memory.
+    """An upsert of `size` MiB of rows, with an executor that has half as much memory.
 
     The engine materializes a source of Parquet files, because they could change. The payload of the
     rows cannot be compressed. One executor with two cores runs in a separate process.
@@ -31,7 +32,7 @@ def large_source(directory: Path, size: int) -> LimitMerge:
     for number, ids in enumerate(_ranges(range(there // 2, there // 2 + rows), 100_000)):
         write_file(source, f"part-{number}.parquet", _with_payload(ids, seed=number + 1), [])
     statement = (
-        f"MERGE INTO {sql_table(target)} t USING parquet.`{source}` s ON t.id = s.id {_UPSERT}"
+        f"MERGE INTO {sql_name(target)} t USING parquet.`{source}` s ON t.id = s.id {_UPSERT}"
     )
     matched = there - there // 2
     counts = {"numTargetRowsUpdated": matched, "numTargetRowsInserted": rows - matched}
@@ -51,7 +52,7 @@ def _with_payload(ids: range, seed: int) -> pyarrow.Table:
 
 
 def many_pairs(directory: Path, size: int) -> LimitMerge:
-    """Delete three of four rows in each file, where two source rows match each deleted row.
+    """A delete of three of four rows in each file, where two source rows match each deleted row.
 
     So half as many rows are deleted as there are pairs.
     """
@@ -76,14 +77,14 @@ def many_pairs(directory: Path, size: int) -> LimitMerge:
     add = write_file(source, "part-0.parquet", twice, ["k"])
     write_commit(source, 0, [*table_actions(twice.schema, deletion_vectors=False), add])
     statement = (
-        f"MERGE INTO {sql_table(target)} t USING {sql_table(source)} s ON t.k = s.k "
+        f"MERGE INTO {sql_name(target)} t USING {sql_name(source)} s ON t.k = s.k "
         "WHEN MATCHED THEN DELETE"
     )
     return LimitMerge(target, statement, {"numTargetRowsDeleted": number // 4 * 3})
 
 
 def many_rows(directory: Path, size: int) -> LimitMerge:
-    """Upsert: update a tenth of the rows and insert a hundredth as many new ones."""
+    """An upsert that updates a tenth of the rows and inserts a hundredth as many new ones."""
     target, source = directory / "target", directory / "source"
     new = size // 100
 
@@ -98,7 +99,7 @@ def many_rows(directory: Path, size: int) -> LimitMerge:
     _write(target, size, rows)
     _write(source, size // 10 + new, lambda ids: rows(range(ids.start * 10, ids.stop * 10, 10)))
     statement = (
-        f"MERGE INTO {sql_table(target)} t USING {sql_table(source)} s ON t.id = s.id {_UPSERT}"
+        f"MERGE INTO {sql_name(target)} t USING {sql_name(source)} s ON t.id = s.id {_UPSERT}"
     )
     counts = {"numTargetRowsUpdated": size // 10, "numTargetRowsInserted": new}
     return LimitMerge(target, statement, counts)

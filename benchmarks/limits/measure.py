@@ -1,4 +1,4 @@
-"""Measures a limit: writes its table, and runs its merge in a separate process."""
+"""Measures limits: writes the table of each, and runs its merge in a separate process."""
 
 from __future__ import annotations
 
@@ -11,11 +11,22 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.limits.limit import Limit, LimitMerge
+from benchmarks.report import Report, screen_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _PROGRAM = "benchmarks.limits.measured_merge"
+_MEMORY = {
+    "heap, MiB": "heap_peak_mib",
+    "after GC": "heap_after_gc_mib",
+    "driver, MiB": "driver_mib",
+    "executors": "executors_mib",
+    "Python": "python_mib",
+}
 
 
 @dataclass(frozen=True)
@@ -60,6 +71,62 @@ class Measured:
     def is_refused(self) -> bool:
         """Whether the merge failed before it wrote, with an error that names the limit."""
         return self.found.get("error_class") == "LimitExceededError" and not self.wrote
+
+    @property
+    def outcome(self) -> str:
+        """The outcome of the merge in a few words."""
+        if self.error is not None:
+            written = "wrote a version" if self.wrote else "wrote nothing"
+            return f"refused, {written}" if self.is_refused else f"FAILED, {written}"
+        return f"WRONG: {', '.join(self.wrong)}" if self.wrong else self._rows()
+
+    def _rows(self) -> str:
+        counts = {
+            word: self.found["metrics"].get(f"numTargetRows{word.title()}")
+            for word in ("updated", "deleted", "inserted")
+        }
+        return ", ".join(f"{count:,} {word}" for word, count in counts.items() if count)
+
+
+class LimitsReport(Report[Measured]):
+    """Time and memory of the merge of each limit."""
+
+    benchmark = "limits"
+
+    def table(self) -> Table:
+        """Return a row for each limit."""
+        caption = (
+            "heap: peaks in the driver's JVM before and after a garbage collection; "
+            "driver, executors, Python: peaks of resident memory"
+        )
+        table = screen_table(("limit",), ("of", "writing, s", "merge, s", *_MEMORY), caption)
+        table.add_column("result")
+        for each in self.results:
+            memory = [f"{each.found.get(name, 0):,}" for name in _MEMORY.values()]
+            seconds = [f"{each.write_seconds:.1f}", f"{each.found.get('merge_seconds', 0):.1f}"]
+            table.add_row(each.limit.name, f"{each.size:,}", *seconds, *memory, each.outcome)
+        return table
+
+    def content(self) -> Mapping[str, object]:
+        """Return all that was measured."""
+        limits = [
+            {
+                "name": each.limit.name,
+                "of": each.limit.title,
+                "size": each.size,
+                "write_seconds": each.write_seconds,
+                "wrote": each.wrote,
+                "wrong": each.wrong,
+                **each.found,
+            }
+            for each in self.results
+        ]
+        return {"limits": limits}
+
+    def problem(self) -> str | None:
+        """Return the limits whose merges neither completed nor were refused as expected."""
+        bad = [each.limit.name for each in self.results if not each.is_good]
+        return f"Neither completed nor refused as expected: {', '.join(bad)}." if bad else None
 
 
 def measured_limit(

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.data import table_actions, write_commit, write_file
-from benchmarks.limits.limit import LimitMerge, sql_table
+from benchmarks.data.tables import sql_name
+from benchmarks.data.written_tables import table_actions, write_commit, write_file
+from benchmarks.limits.limit import LimitMerge
 
 if TYPE_CHECKING:
     import pyarrow
@@ -17,7 +18,7 @@ _VALUES = 10  # value columns of the table for many clauses
 
 
 def many_clauses(directory: Path, size: int) -> LimitMerge:
-    """Merge by many clauses: half WHEN MATCHED, three tenths NOT MATCHED, the rest BY SOURCE."""
+    """Half of the clauses are WHEN MATCHED, three tenths NOT MATCHED, the rest BY SOURCE."""
     import pyarrow as pa
 
     not_matched, by_source = size * 3 // 10, size * 2 // 10
@@ -35,7 +36,7 @@ def many_clauses(directory: Path, size: int) -> LimitMerge:
         *_by_source(by_source),
     ]
     statement = (
-        f"MERGE INTO {sql_table(target)} t USING {sql_table(source)} s ON t.id = s.id "
+        f"MERGE INTO {sql_name(target)} t USING {sql_name(source)} s ON t.id = s.id "
         + " ".join(clauses)
     )
     deleted = len(range(matched - 1, _ROWS // 2, matched))
@@ -78,13 +79,13 @@ def _by_source(number: int) -> Iterator[str]:
 
 
 def many_columns(directory: Path, size: int) -> LimitMerge:
-    """Upsert all columns of a table of `size` columns."""
+    """An upsert of all columns."""
     target, source = directory / "target", directory / "source"
     names = [f"v{i}" for i in range(size - 2)]
     _write(target, _numbered(range(_ROWS), names), deletion_vectors=True)
     _write(source, _numbered(range(_ROWS // 2, _ROWS * 3 // 2), names))
     statement = (
-        f"MERGE INTO {sql_table(target)} t USING {sql_table(source)} s ON t.id = s.id "
+        f"MERGE INTO {sql_name(target)} t USING {sql_name(source)} s ON t.id = s.id "
         "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
     )
     counts = {"numTargetRowsUpdated": _ROWS // 2, "numTargetRowsInserted": _ROWS // 2}
@@ -92,7 +93,7 @@ def many_columns(directory: Path, size: int) -> LimitMerge:
 
 
 def _numbered(ids: range, names: list[str]) -> pyarrow.Table:
-    """Build rows with an id, a state, and value columns of these names."""
+    """Rows with an id, a state, and value columns of these names."""
     import pyarrow as pa
 
     values = pa.array(ids, pa.int32())

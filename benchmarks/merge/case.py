@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.data import Workspace, sql_name
+from benchmarks.data.tables import Workspace, sql_name
 
 UPDATE_ALL = "WHEN MATCHED THEN UPDATE SET *"
 INSERT_ALL = "WHEN NOT MATCHED THEN INSERT *"
@@ -28,11 +28,11 @@ class Statement:
     clauses: tuple[str, ...]
 
     def into(self, target: Path) -> str:
-        """Write the statement for the Delta table at this path."""
+        """The statement's text for the Delta table at this path."""
         return self.into_table(sql_name(target))
 
     def into_table(self, name: str) -> str:
-        """Write the statement for the table of this name."""
+        """The statement's text for the table of this name."""
         lines = [f"MERGE INTO {name} t", f"USING {self.source} s"]
         return "\n".join([*lines, f"ON {self.condition}", *self.clauses])
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.data import Fractions, KeyType, Workspace, sql_name
-from benchmarks.merge import feature_tables, further_tables, many_files
+from benchmarks.data.tables import Fractions, KeyType, Workspace, sql_name
+from benchmarks.merge import further_tables, many_files
 from benchmarks.merge.case import INSERT_ALL, UPSERT, Case, Merges, Statement
 
 _CONDITION = "t.wr_order_number = s.wr_order_number AND t.wr_item_sk = s.wr_item_sk"
@@ -41,7 +41,7 @@ class UnknownCaseError(ValueError):
 
 
 def delta_cases() -> list[Case]:
-    """Return the 16 cases of Delta's benchmark."""
+    """The 16 cases of Delta's benchmark."""
     return [
         *(_of_delta("single_insert_only", "insert", each, INSERT_ALL) for each in _INSERTS),
         *(
@@ -54,7 +54,7 @@ def delta_cases() -> list[Case]:
 
 
 def further_cases() -> list[Case]:
-    """Return the cases that ask one question each and are not in the geometric mean."""
+    """Cases that ask one question each and are not in the geometric mean."""
     return [
         Case("small_into_100k", "10 rows into 100,000", further_tables.small_into_100k),
         Case("small_into_partitions", "10 rows by partition", further_tables.small_into_partitions),
@@ -106,29 +106,33 @@ def further_cases() -> list[Case]:
 
 
 def _with_features() -> list[Case]:
-    """Return upserts into tables with features, and one that moves rows to other partitions."""
+    """Upserts into tables with features, and one that moves rows to other partitions."""
+    with_change_feed, with_row_tracking = (
+        partial(_with_property, name=name, enabled=f"delta.enable{feature}")
+        for name, feature in (("change-feed", "ChangeDataFeed"), ("row-tracking", "RowTracking"))
+    )
     return [
         Case(
             "change_feed",
             "with a change feed",
-            partial(_half_of_the_files, into=feature_tables.with_change_feed),
+            partial(_half_of_the_files, into=with_change_feed),
         ),
         Case(
             "row_tracking",
             "with row tracking",
-            partial(_half_of_the_files, into=feature_tables.with_row_tracking),
+            partial(_half_of_the_files, into=with_row_tracking),
         ),
         Case(
             "check_constraints",
             "with constraints",
-            partial(_half_of_the_files, into=feature_tables.with_constraints),
+            partial(_half_of_the_files, into=_with_constraints),
         ),
         Case("moves_partitions", "rows change partition", further_tables.moves_partitions),
     ]
 
 
 def chosen(names: Sequence[str], cases: Sequence[Case]) -> list[Case]:
-    """Return the cases with these names, in the order of the cases; Delta's 16 if no name is given.
+    """The cases with these names, in the order of the cases; Delta's 16 if no name is given.
 
     Raises:
         UnknownCaseError: No case has one of the names.
@@ -158,7 +162,7 @@ def _of_delta(kind: str, label: str, fractions: Fractions, *clauses: str) -> Cas
 
 
 def _in_words(label: str, fractions: Fractions) -> str:
-    """Describe a case for a chart: `upsert: 1% of rows in 50% of files, 0.1% new`."""
+    """What a case does, for a chart: `upsert: 1% of rows in 50% of files, 0.1% new`."""
     matched, new = (
         f"{share * 100:g}%" for share in (fractions.rows_matched, fractions.rows_not_matched)
     )
@@ -197,3 +201,29 @@ def _same_files(workspace: Workspace, *, times: int) -> Merges:
     """
     statement = _of_returns(workspace, _SAME_FILES, UPSERT, key_type="integer")
     return Merges(further_tables.web_returns_times(workspace, times), (statement,))
+
+
+def _with_property(workspace: Workspace, *, name: str, enabled: str) -> Path:
+    """Return a table of the rows of web_returns with a property that is on."""
+
+    def make(path: Path) -> None:
+        workspace.write_delta(workspace.returns(), path, properties={enabled: "true"})
+
+    return workspace.target(f"web_returns-{name}", make)
+
+
+def _with_constraints(workspace: Workspace) -> Path:
+    """Return web_returns with two constraints: of one column, and of two."""
+    constraints = {
+        "some_quantity": "wr_return_quantity IS NULL OR wr_return_quantity > 0",
+        "tax_added": "coalesce(wr_return_amt_inc_tax >= wr_return_amt, true)",
+    }
+
+    def make(path: Path) -> None:
+        workspace.write_delta(workspace.returns(), path)
+        for name, condition in constraints.items():
+            workspace.spark.sql(
+                f"ALTER TABLE {sql_name(path)} ADD CONSTRAINT {name} CHECK ({condition})"
+            )
+
+    return workspace.target("web_returns-constraints", make)

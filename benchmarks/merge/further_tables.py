@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from assets import tpcds
-from benchmarks.data import TARGET_FILES, Workspace, sql_name
+from benchmarks.data.tables import TARGET_FILES, Workspace, sql_name
 from benchmarks.merge.case import UPSERT, Merges, Statement
 from deltaweave.table import Table
 
@@ -29,7 +29,7 @@ _ROWS_AT_SCALE_1 = 71_763  # as many as web_returns, so that tables of one scale
 
 
 def small_into_100k(workspace: Workspace) -> Merges:
-    """Merge 5 updates in one of 10 files and 5 inserts: the fixed cost of a merge."""
+    """5 updates in one of 10 files and 5 inserts: the fixed cost of a merge."""
     source = workspace.made_once(
         "small-source",
         lambda path: _write(
@@ -41,7 +41,7 @@ def small_into_100k(workspace: Workspace) -> Merges:
 
 
 def small_into_partitions(workspace: Workspace) -> Merges:
-    """Merge 5 updates in one of 10 partitions and 5 inserts into another: the fixed cost there."""
+    """5 updates in one of 10 partitions and 5 inserts into another: the fixed cost there."""
     rows_of_each = _SMALL_ROWS // _SMALL_FILES
 
     def make_source(path: Path) -> None:
@@ -57,7 +57,7 @@ def small_into_partitions(workspace: Workspace) -> Merges:
 
 
 def hundred_merges(workspace: Workspace) -> Merges:
-    """Merge 10 rows 100 times, one after the other: 5 updates in all files, 5 inserts each."""
+    """100 merges of 10 rows, one after the other: 5 updates in all files, 5 inserts each."""
 
     def make(path: Path) -> None:
         # The multiplier shares no factor with the table's size, so updates spread over all of it.
@@ -84,7 +84,7 @@ def hundred_merges(workspace: Workspace) -> Merges:
 
 
 def ten_merges_into_500_files(workspace: Workspace) -> Merges:
-    """Merge 10 rows 10 times, one after the other, into more files than a checksum lists."""
+    """10 merges of 10 rows, one after the other, into so many files that no checksum lists them."""
     rows_of_a_file = _SMALL_ROWS // _MANY_FILES
 
     def make_source(number: int, path: Path) -> None:
@@ -221,7 +221,7 @@ def thousand_partitions(workspace: Workspace) -> Merges:
 
 
 def web_returns_times(workspace: Workspace, times: int) -> Path:
-    """Return web_returns with copies of its rows under higher order numbers, in as many files."""
+    """web_returns, then copies of its rows under higher order numbers, in as many files each."""
 
     def make(path: Path) -> None:
         returns = workspace.returns()
@@ -245,7 +245,7 @@ def _accounts(workspace: Workspace, name: str = "accounts", files: int = _SMALL_
 
 
 def _accounts_by_part(workspace: Workspace, name: str, partitions: int, rows_of_each: int) -> Path:
-    """Return a table of accounts in partitions of equal row counts."""
+    """A table of accounts in partitions of as many rows each."""
 
     def make(path: Path) -> None:
         # One task for each partition of the table, so that each gets one file.
@@ -257,12 +257,12 @@ def _accounts_by_part(workspace: Workspace, name: str, partitions: int, rows_of_
 
 
 def _part(rows_of_each: int) -> Column:
-    """Return the partition of an account, by its id."""
+    """The partition of an account, by its id."""
     return F.expr(f"CAST(id DIV {rows_of_each} AS INT)")
 
 
 def _account_rows(ids: DataFrame, state: str) -> DataFrame:
-    """Add columns of a few types to each id; other columns stay."""
+    """A row with columns of a few types for each id; other columns stay."""
     number = F.col("id")
     return ids.withColumns(
         {
@@ -278,7 +278,7 @@ def _keyed_by_uuid(rows: DataFrame) -> DataFrame:
 
 
 def _uuid(number: Column) -> Column:
-    """Compute a UUID from the MD5 of a number: the same on every machine."""
+    """A UUID from the MD5 of a number: the same on every machine."""
     groups = "(.{8})(.{4})(.{4})(.{4})(.{12})"
     return F.regexp_replace(F.md5(number.cast("string")), groups, "$1-$2-$3-$4-$5")
 

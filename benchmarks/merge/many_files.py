@@ -1,4 +1,4 @@
-"""A table whose log names many files; a merge touches one: it shows the cost of a log.
+"""A table whose log names many files, of which a merge touches one: it shows the cost of a log.
 
 Only one file exists. The others are actions with statistics in a commit and a checkpoint.
 """
@@ -11,19 +11,20 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
-from benchmarks.data import Workspace, sql_name, write_checkpoint, write_commit
+from benchmarks.data.tables import Workspace, sql_name
+from benchmarks.data.written_tables import write_checkpoint, write_commit
 from benchmarks.merge.case import UPSERT, Merges, Statement
 
 _ROWS_OF_A_FILE = 1_000
 
 
 def found_by_condition(workspace: Workspace) -> Merges:
-    """Return merges whose ON condition names the key range of the one file."""
+    """The ON condition names the key range of the one file."""
     return _merges(workspace, f"t.id = s.id AND t.id < {_ROWS_OF_A_FILE}")
 
 
 def found_by_key(workspace: Workspace) -> Merges:
-    """Merge so that only the source's keys can prune the other files."""
+    """Only the source's keys can prune the other files."""
     return _merges(workspace, "t.id = s.id")
 
 
@@ -58,7 +59,7 @@ def _write_table(workspace: Workspace, path: Path) -> None:
 
 
 def _add(number: int) -> dict[str, Any]:
-    """Return the action that adds the file of this number, with its thousand ids."""
+    """The action that adds the file of this number, with its thousand ids."""
     low = number * _ROWS_OF_A_FILE
     statistics = {
         "numRecords": _ROWS_OF_A_FILE,

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.data import Workspace
+from rich.console import Group
+
+from benchmarks.data.tables import Workspace
 from benchmarks.merge.case import Case, Merges
-from benchmarks.merge.jvm_calls import Interval, noted_calls
 from benchmarks.merge.parquet_limit import ParquetLimit, parquet_limit
-from benchmarks.merge.runner import Run, clones_of
-from benchmarks.merge.spark_work import noted_work
+from benchmarks.merge.runner import OnClones, Run, clones_of
+from benchmarks.merge.spark_work import Interval, noted_calls, noted_work
+from benchmarks.report import Report, screen_table
 from deltaweave.engine.phases import telling
 from deltaweave.statements import merge
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _COMMITTING = "MERGE operation - committing"
+_MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,61 @@ class Profile:
         return self.parts.whole / self.limit.seconds if self.limit.seconds else None
 
 
+class ProfileReport(Report[Profile]):
+    """Where the time of the cases' merges went."""
+
+    benchmark = "profile"
+
+    def table(self) -> Group:
+        """Return two tables: seconds beside the limit, then what was done."""
+        seconds = screen_table(
+            ("case",),
+            ("vectors", "whole", "jobs", "planning", "commit", "Python", "limit", "times\nlimit"),
+            "Seconds; limit: pyarrow reads the keys and writes the changed rows",
+        )
+        work = screen_table(
+            ("case",),
+            (
+                "vectors",
+                "jobs",
+                "tasks",
+                "tasks,\nseconds",
+                "py4j\ncalls",
+                "MiB of\ncandidates",
+                "MiB\nwritten",
+            ),
+        )
+        for table in (seconds, work):
+            table.columns[0].no_wrap = True
+        for each in self.results:
+            label = (each.case.label, "on" if each.deletion_vectors else "off")
+            parts = each.parts
+            seconds.add_row(
+                *label,
+                *(
+                    f"{part:.2f}"
+                    for part in (parts.whole, parts.jobs, parts.planning, parts.commit)
+                ),
+                f"{parts.python:.2f}",
+                f"{each.limit.seconds:.3f}",
+                "-" if each.times_limit is None else f"{each.times_limit:.1f}",
+            )
+            work.add_row(
+                *label,
+                f"{each.jobs:,}",
+                f"{each.tasks:,}",
+                f"{each.task_seconds:.2f}",
+                f"{each.calls:,}",
+                f"{each.read_bytes / _MIB:.1f}",
+                f"{each.written_bytes / _MIB:.1f}",
+            )
+        return Group(seconds, work)
+
+    def content(self) -> Mapping[str, object]:
+        """Return the profiles."""
+        return {"cases": [_as_json(each) for each in self.results]}
+
+
 def measure_profile(case: Case, workspace: Workspace, *, runs: int) -> Profile:
     """Profile the first merge of a case on the engine: the run whose time is the median.
 
@@ -98,10 +156,10 @@ def measure_profile(case: Case, workspace: Workspace, *, runs: int) -> Profile:
         return Run((found[-1].parts.whole,))
 
     with clones_of(case, workspace) as clones:
-        one = replace(clones.prepared, statements=clones.prepared.statements[:1])
+        side = OnClones("profiled", clones, profiled)
         for number in range(1 + runs):
             clones.clear()
-            clones.run(profiled, one, f"profiled-{number}")
+            side.run(clones.first_merge, number)
     counted = sorted(found[1:], key=lambda each: each.parts.whole)
     return counted[(runs - 1) // 2]
 
@@ -112,7 +170,7 @@ def time_parts(
     calls: Sequence[Interval],
     commit: Sequence[Interval],
 ) -> TimeParts:
-    """Split a time by when jobs, calls of the JVM and the commit ran; they may overlap."""
+    """Return the parts of a time, by when jobs, calls and the commit ran; they may overlap."""
     in_commit = _length(whole, commit)
     in_jobs = _length(whole, [*commit, *jobs])
     in_calls = _length(whole, [*commit, *jobs, *calls])
@@ -127,7 +185,7 @@ def time_parts(
 
 
 def _length(whole: Interval, intervals: Sequence[Interval]) -> float:
-    """Return how much of the whole the intervals cover together."""
+    """How much of the whole the intervals cover together."""
     covered, reached = 0.0, whole[0]
     for began, ended in sorted(intervals):
         begin, end = max(began, reached), min(ended, whole[1])
@@ -172,3 +230,20 @@ def _profiled(case: Case, workspace: Workspace, merges: Merges, table: Path) -> 
         result.metrics["numTargetBytesAdded"],
         limit,
     )
+
+
+def _as_json(profile: Profile) -> dict[str, object]:
+    return {
+        "name": profile.case.name,
+        "deletion_vectors": profile.deletion_vectors,
+        "strategy": profile.strategy,
+        "seconds": asdict(profile.parts),
+        "jobs": profile.jobs,
+        "tasks": profile.tasks,
+        "task_seconds": profile.task_seconds,
+        "py4j_calls": profile.calls,
+        "candidate_bytes": profile.read_bytes,
+        "written_bytes": profile.written_bytes,
+        "limit_seconds": asdict(profile.limit),
+        "times_limit": profile.times_limit,
+    }

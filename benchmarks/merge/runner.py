@@ -1,4 +1,4 @@
-"""Measures cases: the engine and its peers take turns, each run on a fresh clone of the target."""
+"""Measures cases: the engine and its peers take turns, each run on a target as it was at first."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import unquote
 
-from benchmarks.data import Workspace, clone, session_options, sql_name
-from benchmarks.merge.built_in import builtin_merge
+from benchmarks.data.tables import MERGE_ON_READ, Workspace, clone, session_options, sql_name
 from benchmarks.merge.case import Case, Merges
 from deltaweave.identifiers import quoted
 from deltaweave.statements import merge
@@ -58,40 +57,77 @@ class Run:
         return sum(self.merge_seconds)
 
 
-Side = Callable[["SparkSession", Merges, Path], Run]
-"""Runs a case's statements, or a substitute for them, on a clone of its target."""
+@dataclass(frozen=True)
+class TableState:
+    """What a side's table holds.
+
+    Attributes:
+        files: How many files it has.
+        fingerprint: The `fingerprint` of its rows.
+    """
+
+    files: int
+    fingerprint: tuple[str, ...]
+
+
+class Side(Protocol):
+    """Runs a case's statements, each time on the target as it was at first."""
+
+    def run(self, merges: Merges, number: int) -> Run:
+        """Run the statements; runs have different numbers."""
+
+    def table_after(self, number: int) -> TableState:
+        """Return what the table holds after the run of this number, the last one."""
 
 
 @dataclass(frozen=True)
 class CaseResult:
-    """What was measured of one case.
+    """The results of one case.
 
     Attributes:
         case: The case.
-        deletion_vectors: Whether the target has deletion vectors enabled.
+        mode: How the target writes changes.
         runs: The timed runs of each side, in order.
-        files_at_end: How many files each side's table has after the last run.
-        fingerprints: The `fingerprint` of each side's table after the last run.
-        rows_equal: Whether all sides' tables hold the same rows after the last run and all report
-            the same numbers of changed rows; None if the engine ran alone.
+        tables: What each side's table holds after the last run.
     """
 
     case: Case
-    deletion_vectors: bool
+    mode: str
     runs: Mapping[str, Sequence[Run]]
-    files_at_end: Mapping[str, int]
-    fingerprints: Mapping[str, tuple[object, ...]]
-    rows_equal: bool | None
+    tables: Mapping[str, TableState]
+
+    @property
+    def deletion_vectors(self) -> bool:
+        """Whether the target has deletion vectors enabled."""
+        return self.mode == MERGE_ON_READ
 
     def median_seconds(self, side: str) -> float | None:
         """Return the median time of a side's runs, or None if it did not run."""
         return median(run.seconds for run in self.runs[side]) if side in self.runs else None
 
+    def ratio(self, side: str) -> float | None:
+        """Return the median time of a side divided by the engine's, or None if it did not run."""
+        engine, other = self.median_seconds(ENGINE), self.median_seconds(side)
+        return other / engine if other is not None and engine else None
+
+    def agrees(self, side: str) -> bool:
+        """Return whether a side's table holds the engine's rows after the last run.
+
+        If the side counts the rows that it changes, these numbers have to be the engine's, too.
+        """
+        ours, theirs = self.last.metrics, self.runs[side][-1].metrics
+        counts_agree = all(theirs[name] == ours[name] for name in _ROWS_CHANGED if theirs)
+        return counts_agree and (self.tables[side].fingerprint == self.tables[ENGINE].fingerprint)
+
     @property
-    def ratio(self) -> float | None:
-        """The median time of built-in MERGE divided by the median time of the engine."""
-        engine, builtin = self.median_seconds(ENGINE), self.median_seconds(BUILTIN)
-        return builtin / engine if builtin is not None and engine else None
+    def differing(self) -> list[str]:
+        """The sides that do not agree with the engine."""
+        return [side for side in self.tables if not self.agrees(side)]
+
+    @property
+    def rows_equal(self) -> bool | None:
+        """Whether all sides agree; None if the engine ran alone."""
+        return not self.differing if len(self.tables) > 1 else None
 
     @property
     def last(self) -> Run:
@@ -114,12 +150,11 @@ def measure(
     *,
     runs: int,
     turn: int = 0,
-    peers: Mapping[str, Side] = MappingProxyType({}),
+    peers: Mapping[str, Callable[[Clones], Side]] = MappingProxyType({}),
 ) -> CaseResult:
     """Measure one case.
 
-    Each side first runs one merge untimed, then all merges `runs` times, each time on a fresh
-    clone. Only merges are timed.
+    Each side first runs one merge untimed, then all merges `runs` times. Only merges are timed.
 
     Args:
         case: The case.
@@ -129,62 +164,48 @@ def measure(
         peers: Further sides that take turns with the engine, by their names.
     """
     with clones_of(case, workspace) as clones:
-        prepared = clones.prepared
-        sides: dict[str, Side] = {ENGINE: _run_engine}
+        sides: dict[str, Side] = {ENGINE: OnClones(ENGINE, clones, _run_engine)}
         if case.with_builtin:
-            sides[BUILTIN] = _run_builtin
-        sides.update(peers)
-        one = replace(prepared, statements=prepared.statements[:1])
-        warm_up = {name: clones.run(side, one, f"{name}-0") for name, side in sides.items()}
+            sides[BUILTIN] = OnClones(BUILTIN, clones, _run_builtin)
+        sides.update({name: side(clones) for name, side in peers.items()})
+        compared = tuple(sides)
+        warm_up = {name: side.run(clones.first_merge, 0) for name, side in sides.items()}
         if case.with_rewrite:
-            sides[REWRITE] = _copying(warm_up[ENGINE].touched)
-            clones.run(sides[REWRITE], one, f"{REWRITE}-0")
+            copying = _copying(warm_up[ENGINE].touched)
+            sides[REWRITE] = OnClones(REWRITE, clones, copying)
+            sides[REWRITE].run(clones.first_merge, 0)
         order = list(sides)
         done: dict[str, list[Run]] = {name: [] for name in order}
         for number in range(1, runs + 1):
             clones.clear()
             first = (turn + number) % len(order)
             for name in order[first:] + order[:first]:
-                done[name].append(clones.run(sides[name], prepared, f"{name}-{number}"))
-        merged = [name for name in order if name != REWRITE]
-        last = {name: clones.directory / f"{name}-{runs}" for name in merged}
-        spark = workspace.spark
-        held = {name: fingerprint(_compared(spark, prepared, last[name])) for name in merged}
-        return CaseResult(
-            case,
-            workspace.deletion_vectors,
-            done,
-            {name: _files_of(spark, table) for name, table in last.items()},
-            held,
-            _are_equal(done, held) if len(held) > 1 else None,
-        )
+                done[name].append(sides[name].run(clones.prepared, number))
+        tables = {name: sides[name].table_after(runs) for name in compared}
+        return CaseResult(case, workspace.mode, done, tables)
 
 
 @dataclass(frozen=True)
 class Clones:
-    """Clones of a case's target.
+    """Where a case's target is cloned.
 
     Attributes:
-        spark: The session.
+        workspace: Where the tables are kept.
         prepared: The case's tables and statements.
         directory: Where the clones are.
     """
 
-    spark: SparkSession
+    workspace: Workspace
     prepared: Merges
     directory: Path
 
-    def run(self, side: Side, merges: Merges, name: str) -> Run:
-        """Run a side on a new clone of this name."""
-        table = self.directory / name
-        clone(self.prepared.target, table)
-        _files_of(
-            self.spark, table
-        )  # reads the log, so that each run starts with a cached snapshot
-        return side(self.spark, merges, table)
+    @property
+    def first_merge(self) -> Merges:
+        """The case's tables and its first statement alone."""
+        return replace(self.prepared, statements=self.prepared.statements[:1])
 
     def clear(self) -> None:
-        """Remove the clones that are left."""
+        """Remove the clones that there are."""
         for table in self.directory.iterdir():
             shutil.rmtree(table)
 
@@ -201,7 +222,44 @@ def clones_of(case: Case, workspace: Workspace) -> Iterator[Clones]:
         ),
         tempfile.TemporaryDirectory(dir=workspace.directory, prefix=".clones-") as directory,
     ):
-        yield Clones(workspace.spark, prepared, Path(directory))
+        yield Clones(workspace, prepared, Path(directory))
+
+
+@dataclass(frozen=True)
+class OnClones:
+    """A side that runs on fresh clones of a case's target.
+
+    Attributes:
+        name: The name of the side, and of its clones.
+        clones: Where the clones are.
+        do: Runs the statements on a clone.
+    """
+
+    name: str
+    clones: Clones
+    do: Callable[[SparkSession, Merges, Path], Run]
+
+    def run(self, merges: Merges, number: int) -> Run:
+        """Run the statements on a new clone."""
+        table = self._clone(number)
+        clone(merges.target, table)
+        self._file_count(table)  # reads the log, so that each run starts with a cached snapshot
+        return self.do(self.clones.workspace.spark, merges, table)
+
+    def table_after(self, number: int) -> TableState:
+        """Return what the clone of this number holds; rows that a case leaves out do not count."""
+        table, compared = self._clone(number), self.clones.prepared.compared
+        rows = self.clones.workspace.spark.read.format("delta").load(str(table))
+        rows = rows if compared is None else rows.where(compared)
+        return TableState(self._file_count(table), fingerprint(rows))
+
+    def _clone(self, number: int) -> Path:
+        # Each clone has a path of its own, because Delta caches the tables it saw by their paths.
+        return self.clones.directory / f"{self.name}-{number}"
+
+    def _file_count(self, table: Path) -> int:
+        (detail,) = self.clones.workspace.spark.sql(f"DESCRIBE DETAIL {sql_name(table)}").collect()
+        return int(detail["numFiles"])
 
 
 def _run_engine(spark: SparkSession, merges: Merges, table: Path) -> Run:
@@ -219,10 +277,24 @@ def _run_builtin(spark: SparkSession, merges: Merges, table: Path) -> Run:
     return Run(seconds, _sum(counts))
 
 
+def builtin_merge(spark: SparkSession, statement: str) -> Mapping[str, int]:
+    """Run a MERGE statement as Spark runs it.
+
+    Returns:
+        The numbers of rows it updated, deleted and inserted, under the names of Delta's metrics.
+    """
+    (counts,) = spark.sql(statement).collect()
+    return {
+        "numTargetRowsUpdated": counts["num_updated_rows"],
+        "numTargetRowsDeleted": counts["num_deleted_rows"],
+        "numTargetRowsInserted": counts["num_inserted_rows"],
+    }
+
+
 def _timed(
     run: Callable[[SparkSession, str], T], spark: SparkSession, merges: Merges, table: Path
 ) -> tuple[tuple[float, ...], list[T]]:
-    """Run each statement; return its time, in seconds, and its result."""
+    """Return the time of each statement, in seconds, and its result."""
     seconds, given = [], []
     for statement in merges.statements:
         text = statement.into(table)
@@ -232,8 +304,8 @@ def _timed(
     return tuple(seconds), given
 
 
-def _copying(touched: Sequence[str]) -> Side:
-    """Return a side that reads these files of the target and writes their rows as plain Parquet."""
+def _copying(touched: Sequence[str]) -> Callable[[SparkSession, Merges, Path], Run]:
+    """Return a run that reads these files of the target and writes their rows as plain Parquet."""
 
     def run(spark: SparkSession, merges: Merges, table: Path) -> Run:
         files = [str(merges.target / unquote(path)) for path in touched]
@@ -251,31 +323,10 @@ def _sum(metrics: Iterable[Mapping[str, int]]) -> Mapping[str, int]:
     return total
 
 
-def _files_of(spark: SparkSession, table: Path) -> int:
-    (detail,) = spark.sql(f"DESCRIBE DETAIL {sql_name(table)}").collect()
-    return int(detail["numFiles"])
-
-
-def _compared(spark: SparkSession, merges: Merges, table: Path) -> DataFrame:
-    rows = spark.read.format("delta").load(str(table))
-    return rows if merges.compared is None else rows.where(merges.compared)
-
-
-def _are_equal(
-    runs: Mapping[str, Sequence[Run]], fingerprints: Mapping[str, tuple[object, ...]]
-) -> bool:
-    """Return whether all sides' tables hold the same rows, and all report the same changes."""
-    seen = [
-        (held, [runs[side][-1].metrics[name] for name in _ROWS_CHANGED])
-        for side, held in fingerprints.items()
-    ]
-    return all(each == seen[0] for each in seen)
-
-
-def fingerprint(rows: DataFrame) -> tuple[object, ...]:
-    """Count the rows and compute two checksums over all columns, whatever the rows' order."""
+def fingerprint(rows: DataFrame) -> tuple[str, ...]:
+    """Return the number of rows and two checksums over all columns; rows may be in any order."""
     (found,) = rows.selectExpr(*checksums(rows.columns)).collect()
-    return tuple(found)
+    return tuple(map(str, found))
 
 
 def checksums(columns: Sequence[str]) -> list[str]:

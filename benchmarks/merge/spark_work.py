@@ -1,18 +1,23 @@
-"""What Spark did in a block: its jobs, and the tasks of their stages."""
+"""Notes what a block does in the JVM: Spark's jobs and tasks, and the calls of Python."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.merge.jvm_calls import Interval
 from deltaweave.delta.jvm import iterate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_RELEASE = "m\n"  # how a command begins by which Python lets go of an object, whenever it collects
+
+Interval = tuple[float, float]
+"""Begin and end, in seconds since the epoch, which the JVM's clock counts as well."""
 
 _EVERY_STATUS = None
 
@@ -34,7 +39,7 @@ class SparkWork:
 
 @contextmanager
 def noted_work(spark: SparkSession) -> Iterator[SparkWork]:
-    """Yield the work that all threads give Spark in the block; it is complete at the block's end.
+    """Note what all threads let Spark do in the block; it is complete when the block has ended.
 
     Jobs that still run then, as Delta starts some in the background, do not count.
     """
@@ -53,8 +58,31 @@ def noted_work(spark: SparkSession) -> Iterator[SparkWork]:
         work.task_seconds += int(stage.executorRunTime()) / 1000
 
 
+@contextmanager
+def noted_calls(spark: SparkSession) -> Iterator[list[Interval]]:
+    """Note the calls of all threads in the block, but not those that release objects."""
+    gateway: Any = spark.sparkContext._gateway
+    client = gateway._gateway_client
+    send = client.send_command
+    calls: list[Interval] = []
+
+    def noted(command: str, *arguments: Any, **options: Any) -> Any:
+        began = time.time()
+        try:
+            return send(command, *arguments, **options)
+        finally:
+            if not command.startswith(_RELEASE):
+                calls.append((began, time.time()))
+
+    client.send_command = noted  # in front of the method of the class, which stays as it is
+    try:
+        yield calls
+    finally:
+        del client.send_command
+
+
 def _newest_jobs(spark: SparkSession) -> Iterator[Any]:
-    """Yield the jobs that Spark remembers, the newest first; it forgets the oldest of many."""
+    """The jobs that Spark remembers, the newest first; it forgets the oldest of many."""
     # Spark notes what happens in a thread of its own.
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     return iterate(_store(spark).jobsList(_EVERY_STATUS))
@@ -65,5 +93,5 @@ def _store(spark: SparkSession) -> Any:
 
 
 def _seconds(time: Any) -> float:
-    """Convert a Scala Option of a Java date to seconds since the epoch."""
+    """A Scala Option of a Java date as seconds since the epoch."""
     return int(time.get().getTime()) / 1000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import time
@@ -13,14 +12,15 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
-from rich import box
-from rich.table import Table
 
-from benchmarks.data import UseCase
+from benchmarks.merge_on_read.tables import UseCase
+from benchmarks.report import Report, environment_of, screen_table
 from deltaweave.delta.jvm import compute
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from pyspark.sql import SparkSession
+    from rich.table import Table
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,50 @@ class Decay:
     rematerialize_seconds: Sequence[float]
 
 
+class DecayReport(Report[Decay]):
+    """The times of two tables, of which the second was rematerialized."""
+
+    benchmark = "decay"
+
+    def table(self) -> Table:
+        """Return a row for each batch, with times and pending changes."""
+        left, kept = self.results
+        table = screen_table(
+            (),
+            ("batches", "pending", "read s", "pending, with trigger", "read s, with trigger"),
+            f"{self.settings['rows']:,} rows; rematerialized at {kept.trigger_rows:,} pending "
+            f"changes, {len(kept.rematerialize_seconds)} times, "
+            f"{sum(kept.rematerialize_seconds):.1f} s in all",
+        )
+        for number in range(len(left.pending)):
+            cells = [
+                text
+                for each in self.results
+                for text in (f"{each.pending[number]:,}", f"{each.read_seconds[number]:.2f}")
+            ]
+            table.add_row(str(number), *cells)
+        return table
+
+    def content(self) -> Mapping[str, object]:
+        """Return the times of both tables."""
+        return {"tables": [asdict(each) for each in self.results]}
+
+    def draw(self, figure: Figure) -> None:
+        """Draw the times over the batches."""
+        axes = figure.subplots()
+        for each in self.results:
+            label = (
+                "never rematerialized"
+                if each.trigger_rows is None
+                else f"rematerialized at {each.trigger_rows:,} pending changes"
+            )
+            axes.plot(each.read_seconds, marker=".", label=label)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("batches appended")
+        axes.set_ylabel("seconds to read all")
+        axes.legend()
+
+
 def measure_decay(
     spark: SparkSession,
     directory: Path,
@@ -50,7 +94,7 @@ def measure_decay(
     batches: int,
     trigger_rows: int,
     runs: int,
-) -> list[Decay]:
+) -> DecayReport:
     """Append batches of changes to two equal tables, and rematerialize only the second one.
 
     Args:
@@ -66,10 +110,11 @@ def measure_decay(
         left, kept = Path(home) / "left", Path(home) / "kept"
         UseCase.at(spark, left, rows).make()
         shutil.copytree(left, kept)
-        return [
+        results = [
             _decay(UseCase.at(spark, place, rows), batch_rows, batches, trigger, runs)
             for place, trigger in ((left, None), (kept, trigger_rows))
         ]
+    return DecayReport({"rows": rows, "batch_rows": batch_rows}, environment_of(spark), results)
 
 
 def _decay(
@@ -102,55 +147,3 @@ def _read_seconds(use_case: UseCase) -> float:
     began = time.perf_counter()
     compute(use_case.table.read())
     return time.perf_counter() - began
-
-
-def as_table(results: Sequence[Decay], rows: int) -> Table:
-    """Lay out the decay: a row for each batch, with read times and pending changes."""
-    table = Table(box=box.SIMPLE, padding=0, caption_justify="left")
-    left, kept = results
-    table.caption = (
-        f"{rows:,} rows; rematerialized at {kept.trigger_rows:,} pending changes, "
-        f"{len(kept.rematerialize_seconds)} times, "
-        f"{sum(kept.rematerialize_seconds):.1f} s in all"
-    )
-    for name in ("batches", "pending", "read s", "pending, with trigger", "read s, with trigger"):
-        table.add_column(name, justify="right")
-    for number in range(len(left.pending)):
-        table.add_row(
-            str(number),
-            *(
-                text
-                for each in (left, kept)
-                for text in (f"{each.pending[number]:,}", f"{each.read_seconds[number]:.2f}")
-            ),
-        )
-    return table
-
-
-def write_json(results: Sequence[Decay], settings: Mapping[str, object], path: Path) -> None:
-    """Write all results as JSON."""
-    content = {"benchmark": "decay", **settings, "tables": [asdict(each) for each in results]}
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def plot(results: Sequence[Decay], path: Path) -> None:
-    """Draw the times over the batches, in the format of the file's suffix."""
-    import matplotlib
-
-    matplotlib.use("Agg")  # writes files without a screen
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 4), layout="constrained")
-    for each in results:
-        label = (
-            "never rematerialized"
-            if each.trigger_rows is None
-            else f"rematerialized at {each.trigger_rows:,} pending changes"
-        )
-        axes.plot(each.read_seconds, marker=".", label=label)
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("batches appended")
-    axes.set_ylabel("seconds to read all")
-    axes.legend()
-    figure.savefig(path)
-    pyplot.close(figure)

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
-from rich import box
-from rich.table import Table
 
-from benchmarks.data import UPDATED, UseCase, sql_name
+from benchmarks.data.tables import sql_name
+from benchmarks.merge_on_read.tables import UPDATED, UseCase
+from benchmarks.report import Report, environment_of, screen_table
 from deltaweave.changes.events import SEQUENCE
 from deltaweave.changes.merge_on_read import BATCH
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from rich.table import Table
 
 FRESH_SECONDS = 60.0
 _WARM_UP_SECONDS = 10
@@ -54,6 +54,54 @@ class Ingested:
         return max(self.behind, *self.staleness) < FRESH_SECONDS
 
 
+class IngestionReport(Report[Ingested]):
+    """The results of the rates, rising."""
+
+    benchmark = "ingest"
+
+    def table(self) -> Table:
+        """Return a row for each rate."""
+        table = screen_table(
+            (),
+            ("changes a minute", "appended", "stale, median s", "most s", "holds", "rows equal"),
+            f"Partial updates over all of {self.settings['rows']:,} rows; stale: from a change to "
+            "its commit",
+        )
+        for each in self.results:
+            table.add_row(
+                f"{each.rate:,}",
+                f"{each.changes:,}",
+                f"{median(each.staleness):.1f}" if each.staleness else "",
+                f"{max(each.behind, *each.staleness):.1f}",
+                "yes" if each.holds else "no",
+                "yes" if each.rows_equal else "NO",
+            )
+        return table
+
+    def content(self) -> Mapping[str, object]:
+        """Return the rates, and the highest that holds."""
+        held = [each.rate for each in self.results if each.holds]
+        return {
+            "highest_rate_that_holds": max(held, default=None),
+            "rates": [
+                {
+                    "changes_a_minute": each.rate,
+                    "appended": each.changes,
+                    "staleness_seconds": list(each.staleness),
+                    "behind_seconds": each.behind,
+                    "holds": each.holds,
+                    "rows_equal": each.rows_equal,
+                }
+                for each in self.results
+            ],
+        }
+
+    def problem(self) -> str | None:
+        """Return whether a table is wrong."""
+        right = all(each.rows_equal for each in self.results)
+        return None if right else "Changes were lost, or appended twice."
+
+
 def measure_ingestion(
     spark: SparkSession,
     directory: Path,
@@ -62,7 +110,7 @@ def measure_ingestion(
     rates: Sequence[int],
     seconds: int,
     every: str,
-) -> Iterator[Ingested]:
+) -> IngestionReport:
     """Append changes at each rate in turn, each to its own table, until a rate does not hold.
 
     Args:
@@ -73,6 +121,8 @@ def measure_ingestion(
         seconds: How long each rate lasts.
         every: How often a batch is appended, e.g. `5 seconds`.
     """
+    settings = {"rows": rows, "seconds": seconds, "every": every}
+    report = IngestionReport(settings, environment_of(spark))
     with tempfile.TemporaryDirectory(dir=directory, prefix=".ingestion-") as home:
         made = UseCase.at(spark, Path(home) / "made", rows)
         made.make()
@@ -80,9 +130,10 @@ def measure_ingestion(
             place = Path(home) / str(rate)
             shutil.copytree(Path(home) / "made", place)
             ingested = _ingested(UseCase.at(spark, place, rows), place, rate, seconds, every)
-            yield ingested
+            report = report.with_result(ingested)
             if not ingested.holds:
-                return
+                break
+    return report
 
 
 def _ingested(use_case: UseCase, place: Path, rate: int, seconds: int, every: str) -> Ingested:
@@ -121,7 +172,7 @@ def _wait(query: StreamingQuery, seconds: float) -> None:
 
 
 def _batches(spark: SparkSession, use_case: UseCase) -> list[Mapping[str, float]]:
-    """Return each batch's number of changes, oldest and newest change, and commit time."""
+    """The number of changes, the oldest and newest change, and the commit time of each batch."""
     changes = use_case.table.changes.path_or_name
     history = spark.sql(f"DESCRIBE HISTORY {sql_name(Path(changes))}")
     # The first version created the changeset; each later version appended the batch of its number.
@@ -145,7 +196,7 @@ def _batches(spark: SparkSession, use_case: UseCase) -> list[Mapping[str, float]
 
 
 def _is_right(use_case: UseCase) -> bool:
-    """Return whether changes are numbered from 0 without gaps, and the view shows the newest."""
+    """Whether the changes are numbered from 0 without gaps, and the view shows the newest."""
     number = F.col(SEQUENCE)["at"]["number"]
     changes = use_case.table.changes.read().where(F.col(BATCH) > 1)
     found = changes.agg(
@@ -163,54 +214,3 @@ def _is_right(use_case: UseCase) -> bool:
     )
     numbered = found["changes"] == found["numbers"] == (found["last"] or -1) + 1
     return bool(numbered and wrong.isEmpty() and use_case.table.read().count() == use_case.rows)
-
-
-def as_table(results: Sequence[Ingested], rows: int) -> Table:
-    """Lay out the results of ingestion for the screen."""
-    table = Table(
-        box=box.SIMPLE,
-        padding=0,
-        caption=f"Partial updates over all of {rows:,} rows; stale: from a change to its commit",
-        caption_justify="left",
-    )
-    for name in (
-        "changes a minute",
-        "appended",
-        "stale, median s",
-        "most s",
-        "holds",
-        "rows equal",
-    ):
-        table.add_column(name, justify="right")
-    for each in results:
-        table.add_row(
-            f"{each.rate:,}",
-            f"{each.changes:,}",
-            f"{median(each.staleness):.1f}" if each.staleness else "",
-            f"{max(each.behind, *each.staleness):.1f}",
-            "yes" if each.holds else "no",
-            "yes" if each.rows_equal else "NO",
-        )
-    return table
-
-
-def write_json(results: Sequence[Ingested], settings: Mapping[str, object], path: Path) -> None:
-    """Write all results as JSON."""
-    held = [each.rate for each in results if each.holds]
-    content = {
-        "benchmark": "ingest",
-        **settings,
-        "highest_rate_that_holds": max(held, default=None),
-        "rates": [
-            {
-                "changes_a_minute": each.rate,
-                "appended": each.changes,
-                "staleness_seconds": list(each.staleness),
-                "behind_seconds": each.behind,
-                "holds": each.holds,
-                "rows_equal": each.rows_equal,
-            }
-            for each in results
-        ],
-    }
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

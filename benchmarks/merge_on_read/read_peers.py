@@ -13,42 +13,31 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING, Any
 
 from assets import tpcds
-from benchmarks.data import (
-    Workspace,
-    changed_table,
-    clone,
-    drawn_changes,
-    returns_table,
-)
-from benchmarks.merge import fingerprint
-from benchmarks.peers import (
-    AFTER,
-    OPERATIONS,
-    PARQUET,
-    PLAIN,
-    UPSERT,
-    Peer,
-    PeerError,
-    SqlUpsert,
-    hudi,
-    iceberg,
-    session_conf,
-    upsert_job,
-)
+from benchmarks.data.tables import Workspace, clone
+from benchmarks.merge.runner import checksums, fingerprint
+from benchmarks.merge_on_read.tables import changed_table, drawn_changes, returns_table
+from benchmarks.peers.hudi import HUDI
+from benchmarks.peers.iceberg import ICEBERG
+from benchmarks.peers.peer import PeerError
+from benchmarks.peers.spark_peer import SparkPeer, SqlUpsert, session_conf
+from benchmarks.report import Report, environment_of, screen_table
 from deltaweave import __version__
 from deltaweave.changes.merge_on_read import MergeOnReadTable
 from deltaweave.delta.jvm import compute
 
-OURS = "deltaweave"
+if TYPE_CHECKING:
+    from rich.table import Table
 
-_Sql = Callable[[Sequence[str], Sequence[str]], SqlUpsert]
-PEERS: Sequence[tuple[Peer, _Sql]] = (
-    (iceberg.ICEBERG, iceberg.upsert),
-    (hudi.HUDI, hudi.upsert),
-)
-"""The formats, and how each upserts into a table with these columns and keys."""
+OURS = "deltaweave"
+PEERS = (ICEBERG, HUDI)
+
+PARQUET, PLAIN, UPSERT, AFTER = "parquet_scan", "plain_scan", "upsert", "read_after_upsert"
+OPERATIONS = (PARQUET, PLAIN, UPSERT, AFTER)
+"""The timed operations, in the order of each run."""
+_HEADINGS = ("the same\nParquet files", "the table", "upsert", "the table\nafter it")
 
 
 @dataclass(frozen=True)
@@ -60,7 +49,7 @@ class Side:
         title: The name in tables.
         versions: The versions of the format and its Spark, by name.
         seconds: The times of the timed runs, by operation; empty if the format did not run.
-        checksums: The `runner.fingerprint` of the table after the last run, as strings.
+        fingerprint: The `runner.fingerprint` of the table after the last run.
         error: Why it did not run.
     """
 
@@ -68,11 +57,11 @@ class Side:
     title: str
     versions: Mapping[str, str] = field(default_factory=dict)
     seconds: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    checksums: tuple[str, ...] = ()
+    fingerprint: tuple[str, ...] = ()
     error: str | None = None
 
     def median(self, operation: str) -> float:
-        """Return the median time of an operation, in seconds."""
+        """Return the median time, in seconds."""
         return median(self.seconds[operation])
 
     @property
@@ -80,39 +69,83 @@ class Side:
         """The time of a read after the upsert divided by the time before it."""
         return self.median(AFTER) / self.median(PLAIN)
 
+    def as_json(self) -> dict[str, object]:
+        """Return the times, or why there are none."""
+        named = {"name": self.name, "versions": self.versions}
+        if self.error is not None:
+            return {**named, "error": self.error}
+        return {
+            **named,
+            "seconds": {operation: self.median(operation) for operation in OPERATIONS},
+            "read_ratio": self.read_ratio,
+            "run_seconds": {operation: list(self.seconds[operation]) for operation in OPERATIONS},
+        }
 
-@dataclass(frozen=True)
-class Comparison:
-    """The results of all formats.
+
+@dataclass(frozen=True, kw_only=True)
+class ReadPeersReport(Report[Side]):
+    """The results of deltaweave, then those of the peers.
 
     Attributes:
         changed: The share of rows that were drawn for a change.
         rows: Rows of the base.
         changes: Rows of the batch.
-        sides: deltaweave, then the peers.
     """
+
+    benchmark = "read-peers"
 
     changed: float
     rows: int
     changes: int
-    sides: Sequence[Side]
 
     @property
     def rows_equal(self) -> bool:
         """Whether all measured tables hold the same rows at the end."""
-        return len({side.checksums for side in self.sides if side.error is None}) == 1
+        return len({side.fingerprint for side in self.results if side.error is None}) == 1
+
+    def table(self) -> Table:
+        """Return the medians, in seconds, of each side that ran."""
+        caption = (
+            f"Seconds; {self.changes:,} changes to {self.rows:,} rows; rows equal: "
+            f"{'yes' if self.rows_equal else 'NO'}"
+        )
+        table = screen_table(("",), (*_HEADINGS, "times the\nread before"), caption)
+        for side in self.results:
+            if side.error is None:
+                seconds = [f"{side.median(operation):.2f}" for operation in OPERATIONS]
+                table.add_row(side.title, *seconds, f"{side.read_ratio:.2f}")
+            else:
+                table.add_row(side.title, "did not run")
+        return table
+
+    def content(self) -> Mapping[str, object]:
+        """Return the results of each side."""
+        return {
+            "changed": self.changed,
+            "rows": self.rows,
+            "changes": self.changes,
+            "rows_equal": self.rows_equal,
+            "sides": [side.as_json() for side in self.results],
+        }
+
+    def problem(self) -> str | None:
+        """Return which peers did not run, and whether rows differ."""
+        problems = [side.error for side in self.results if side.error is not None]
+        if not self.rows_equal:
+            problems.append("The tables do not end with the same rows.")
+        return "\n".join(problems) if problems else None
 
 
-def compare(
-    workspace: Workspace, *, changed: float, runs: int, install: Callable[[Peer], None]
-) -> Comparison:
+def measure_upserts(
+    workspace: Workspace, *, changed: float, runs: int, announce: Callable[[str], object]
+) -> ReadPeersReport:
     """Measure each format, deltaweave first: each operation `runs` times after one untimed run.
 
     Args:
         workspace: Where the tables are kept.
         changed: The share of rows that have a change; deletes are left out.
         runs: How many timed runs each format has.
-        install: Creates a peer's environment if it does not exist.
+        announce: Gets a line where a peer's environment is created.
     """
     changes = workspace.made_once(
         f"upserts-{changed:g}",
@@ -121,12 +154,14 @@ def compare(
         ),
     )
     ours = _measure_ours(workspace, changed, changes, runs)
-    peers = [_measure_peer(workspace, peer, sql, changes, runs, install) for peer, sql in PEERS]
-    return Comparison(
-        changed,
-        workspace.returns().count(),
-        workspace.spark.read.parquet(str(changes)).count(),
+    peers = [_measure_peer(workspace, peer, changes, runs, announce) for peer in PEERS]
+    return ReadPeersReport(
+        {"scale": workspace.scale, "runs": runs},
+        environment_of(workspace.spark),
         (ours, *peers),
+        changed=changed,
+        rows=workspace.returns().count(),
+        changes=workspace.spark.read.parquet(str(changes)).count(),
     )
 
 
@@ -142,13 +177,13 @@ def _measure_ours(workspace: Workspace, changed: float, changes: Path, runs: int
             table.pending()  # reads the logs, so that each run starts with cached snapshots
             for operation, took in _operations(table, workspace.parts(), changes):
                 seconds[operation].append(took)
-            checksums = tuple(map(str, fingerprint(table.read())))
+            found = fingerprint(table.read())
     return Side(
         OURS,
         OURS,
         {OURS: __version__, "spark": workspace.spark.version},
         {operation: times[1:] for operation, times in seconds.items()},
-        checksums,
+        found,
     )
 
 
@@ -172,27 +207,18 @@ def _operations(
 
 def _measure_peer(
     workspace: Workspace,
-    peer: Peer,
-    sql: _Sql,
+    peer: SparkPeer,
     changes: Path,
     runs: int,
-    install: Callable[[Peer], None],
+    announce: Callable[[str], object],
 ) -> Side:
     columns = tpcds.schema().names
     files = sorted(changes.glob("*.parquet"))
-    job = upsert_job(sql(columns, tpcds.KEY), columns, workspace.parts(), files, runs)
-    directory = workspace.directory
+    sql = peer.upsert(columns, tpcds.KEY)
+    job = upsert_job(sql, columns, workspace.parts(), files, runs)
     try:
-        install(peer)
-        with (
-            tempfile.TemporaryDirectory(dir=directory, prefix=f".{peer.name}-") as tables,
-            peer.started(
-                peer.environment(directory),
-                session_conf(workspace.spark),
-                Path(tables),
-                directory / f"{peer.name}.log",
-            ) as process,
-        ):
+        peer.install(workspace.directory, announce)
+        with peer.process(session_conf(workspace.spark), workspace.directory) as process:
             done = process.do(job)
             return Side(
                 peer.name,
@@ -203,3 +229,40 @@ def _measure_peer(
             )
     except PeerError as error:
         return Side(peer.name, peer.title, {peer.name: peer.version}, error=str(error))
+
+
+def upsert_job(
+    sql: SqlUpsert,
+    columns: Sequence[str],
+    base_files: Sequence[Path],
+    change_files: Sequence[Path],
+    runs: int,
+) -> dict[str, Any]:
+    """Return a job for a peer's process: each run creates the table and runs all operations on it.
+
+    Args:
+        sql: How the peer creates the table and upserts.
+        columns: The columns of the table, all of which are read.
+        base_files: Parquet files of the table's rows.
+        change_files: Parquet files of the changes.
+        runs: How many timed runs.
+    """
+    listed = ", ".join(columns)
+    read_table = f"SELECT {listed} FROM {sql.table}"
+    return {
+        "kind": "steps",
+        "views": {
+            "base": [str(file) for file in base_files],
+            "changes": [str(file) for file in change_files],
+        },
+        "make": list(sql.make),
+        "steps": [
+            {"name": PARQUET, "read": f"SELECT {listed} FROM base"},
+            {"name": PLAIN, "read": read_table},
+            {"name": UPSERT, "run": sql.statement},
+            {"name": AFTER, "read": read_table},
+        ],
+        "checked": read_table,
+        "checksums": checksums(columns),
+        "runs": runs,
+    }

@@ -1,6 +1,6 @@
 """Measures merge on read: the methods to read a base with its changes, and to rematerialize it.
 
-The base and its changes are those of `changed_returns`. Each measurement has its own session.
+The base and its changes are those of web_returns in `tables`. Each measurement has its own session.
 """
 
 from __future__ import annotations
@@ -17,17 +17,22 @@ from typing import TYPE_CHECKING, get_args
 from pyspark.sql import functions as F
 
 from assets import tpcds
-from benchmarks.data import Workspace, changed_table, clone, returns_table, sql_name
-from benchmarks.merge import builtin_merge, fingerprint
+from benchmarks.data.tables import Workspace, clone, sql_name
+from benchmarks.merge.runner import builtin_merge, fingerprint
+from benchmarks.merge_on_read.tables import changed_table, returns_table
+from benchmarks.report import Report, environment_of, screen_table
 from deltaweave.changes.merge_on_read import MergeOnReadTable, ViewMethod
 from deltaweave.delta.jvm import compute
 from deltaweave.identifiers import quoted
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from pyspark.sql import SparkSession
+    from rich.table import Table
 
 READ, WRITE = "read", "write"
 PLAIN, BUILTIN = "plain_scan", "builtin_merge"
+_PEERS = {PLAIN: "a plain scan of the base", BUILTIN: "built-in MERGE"}
 METHODS: tuple[ViewMethod, ...] = get_args(ViewMethod)
 STRATEGIES = ("merge", "overwrite")
 
@@ -36,42 +41,100 @@ Measurement = tuple[str, str, Callable[["SparkSession", Path], float]]
 
 
 @dataclass(frozen=True)
-class Timings:
-    """The results.
+class Timing:
+    """The times of one method.
+
+    Attributes:
+        operation: `READ` or `WRITE`.
+        method: How rows are read, or by what changes are written.
+        seconds: The time of each timed run.
+    """
+
+    operation: str
+    method: str
+    seconds: Sequence[float]
+
+    @property
+    def label(self) -> str:
+        """The method in words."""
+        return _PEERS.get(self.method, self.method)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadReport(Report[Timing]):
+    """The times of all methods.
 
     Attributes:
         changed: The share of the base's rows that have a change.
         rows: Rows of the base.
         changes: Rows of the changeset.
-        seconds: The times of the runs, by operation and method.
         rows_equal: Whether all methods of reading and all strategies give the same rows.
     """
+
+    benchmark = "read"
 
     changed: float
     rows: int
     changes: int
-    seconds: Mapping[tuple[str, str], Sequence[float]]
     rows_equal: bool
 
-    def median(self, operation: str, method: str) -> float:
-        """Return the median time of an operation by a method, in seconds."""
-        return median(self.seconds[operation, method])
+    def over(self, timing: Timing) -> float:
+        """Return the ratio of a median to a plain scan of the base, or to built-in MERGE."""
+        peer = PLAIN if timing.operation == READ else BUILTIN
+        (other,) = (each for each in self.results if each.method == peer)
+        return median(timing.seconds) / median(other.seconds)
 
-    def over(self, operation: str, method: str) -> float:
-        """Return the ratio of the method's median to a plain scan, or to built-in MERGE."""
-        peer = PLAIN if operation == READ else BUILTIN
-        return self.median(operation, method) / self.median(operation, peer)
+    def table(self) -> Table:
+        """Return the medians, and their ratios to a plain scan or to built-in MERGE."""
+        caption = (
+            f"{self.changes:,} changes to {self.rows:,} rows; rows equal: "
+            f"{'yes' if self.rows_equal else 'NO'}"
+        )
+        table = screen_table(("operation", "method"), ("seconds", "times its peer"), caption)
+        for each in self.results:
+            numbers = (median(each.seconds), self.over(each))
+            table.add_row(each.operation, each.label, *(f"{number:.2f}" for number in numbers))
+        return table
 
-    def rows_of_table(self) -> list[tuple[str, str, int, float]]:
-        """Return operation, method, run and seconds of each run."""
-        return [
-            (operation, method, number, seconds)
-            for (operation, method), runs in self.seconds.items()
-            for number, seconds in enumerate(runs, 1)
-        ]
+    def content(self) -> Mapping[str, object]:
+        """Return all times."""
+        return {
+            "changed": self.changed,
+            "rows": self.rows,
+            "changes": self.changes,
+            "rows_equal": self.rows_equal,
+            "measurements": [
+                {
+                    "operation": each.operation,
+                    "method": each.method,
+                    "seconds": median(each.seconds),
+                    "over_peer": self.over(each),
+                    "run_seconds": list(each.seconds),
+                }
+                for each in self.results
+            ],
+        }
+
+    def problem(self) -> str | None:
+        """Return whether methods disagree."""
+        if self.rows_equal:
+            return None
+        return "The ways of reading and writing do not end with the same rows."
+
+    def draw(self, figure: Figure) -> None:
+        """Draw the medians as bars."""
+        axes = figure.subplots()
+        labels = [f"{each.operation}: {each.label}" for each in self.results]
+        colors = ["C0" if each.operation == READ else "C1" for each in self.results]
+        bars = axes.barh(labels, [median(each.seconds) for each in self.results], color=colors)
+        axes.bar_label(bars, fmt="%.2f", padding=3)
+        axes.invert_yaxis()
+        axes.margins(x=0.1)
+        axes.set_xlabel("seconds")
+        axes.set_title(f"Merge on read, {self.changed:.0%} of {self.rows:,} rows changed")
 
 
-def measure_reads(workspace: Workspace, *, changed: float, runs: int) -> Timings:
+def measure_reads(workspace: Workspace, *, changed: float, runs: int) -> ReadReport:
     """Measure each method and strategy `runs` times, in turn, after one untimed run.
 
     The times are also appended to the Delta table `timings` in the workspace's directory.
@@ -93,15 +156,28 @@ def measure_reads(workspace: Workspace, *, changed: float, runs: int) -> Timings
                 took = measure(spark.newSession(), Path(empty))
             if number:
                 seconds.setdefault((operation, method), []).append(took)
-    timings = Timings(
-        changed,
-        table.base.row_count(),
-        table.pending().rows,
-        seconds,
-        _are_equal(table, home, workspace.directory),
+    timings = [Timing(*named, times) for named, times in seconds.items()]
+    _append(timings, workspace, changed)
+    return ReadReport(
+        {"scale": workspace.scale, "runs": runs},
+        environment_of(spark),
+        timings,
+        changed=changed,
+        rows=table.base.row_count(),
+        changes=table.pending().rows,
+        rows_equal=_are_equal(table, home, workspace.directory),
     )
-    measured = spark.createDataFrame(
-        timings.rows_of_table(), "operation STRING, method STRING, run INT, seconds DOUBLE"
+
+
+def _append(timings: Sequence[Timing], workspace: Workspace, changed: float) -> None:
+    """Append the times to the Delta table `timings` in the workspace's directory."""
+    rows = [
+        (each.operation, each.method, number, seconds)
+        for each in timings
+        for number, seconds in enumerate(each.seconds, 1)
+    ]
+    measured = workspace.spark.createDataFrame(
+        rows, "operation STRING, method STRING, run INT, seconds DOUBLE"
     ).withColumns(
         {
             "scale": F.lit(workspace.scale),
@@ -110,7 +186,6 @@ def measure_reads(workspace: Workspace, *, changed: float, runs: int) -> Timings
         }
     )
     measured.write.format("delta").mode("append").save(str(workspace.directory / "timings"))
-    return timings
 
 
 def _measurements(home: Path) -> Iterator[Measurement]:
@@ -149,7 +224,7 @@ def _measurements(home: Path) -> Iterator[Measurement]:
 
 
 def _builtin(spark: SparkSession, base: Path, changes: Path) -> float:
-    """Return the time of Delta's own MERGE of the same changes, in seconds."""
+    """The time of Delta's own MERGE of the same changes, in seconds."""
     newest = spark.read.format("delta").load(str(changes)).where("_cdc_batch > 1")
     values = [
         F.col("_cdc_values")[name].alias(name)
@@ -176,7 +251,7 @@ def _builtin(spark: SparkSession, base: Path, changes: Path) -> float:
 
 
 def _are_equal(table: MergeOnReadTable, home: Path, directory: Path) -> bool:
-    """Return whether all methods, all strategies and built-in MERGE give the same rows."""
+    """Whether all methods, all strategies and built-in MERGE give the same rows."""
     found = [fingerprint(table.read(method)) for method in METHODS]
     with tempfile.TemporaryDirectory(dir=directory, prefix=".clones-") as clones:
         for strategy in STRATEGIES:

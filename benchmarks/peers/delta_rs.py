@@ -5,19 +5,23 @@ It writes no tables with deletion vectors, so it is compared with copy on write 
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.merge import Merges, Run, Statement
-from benchmarks.peers.peer_process import PeerError
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError
+
+from benchmarks.data.tables import COPY_ON_WRITE
+from benchmarks.merge.case import Merges, Statement
+from benchmarks.merge.runner import Clones, OnClones, Run, Side
+from benchmarks.peers.peer import PeerError, RunningPeer
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable, QueryBuilder
     from deltalake.table import TableMerger
     from pyspark.sql import SparkSession
 
@@ -31,18 +35,31 @@ _METRICS = {
 }
 
 
-def has_delta_rs() -> bool:
-    """Return whether the package deltalake, an optional dependency, is installed."""
-    return importlib.util.find_spec(_PACKAGE) is not None
+class DeltaRs:
+    """delta-rs, which is one of this program's packages."""
+
+    name = title = "delta-rs"
+    modes = (COPY_ON_WRITE,)
+    versions: Mapping[str, str] = {_PACKAGE: version(_PACKAGE)}
+
+    def install(self, directory: Path, announce: Callable[[str], object]) -> None:
+        """Do nothing: the benchmarks need the package."""
+
+    @contextmanager
+    def started(self, spark: SparkSession, directory: Path) -> Iterator[RunningPeer]:
+        """Yield the peer itself: it runs in this process."""
+        yield self
+
+    def side(self, clones: Clones) -> Side:
+        """Return what merges into clones of the engine's table."""
+        return OnClones(self.name, clones, run_merges)
 
 
-def delta_rs_versions() -> Mapping[str, str]:
-    """Return the version of the package deltalake, by its name."""
-    return {_PACKAGE: version(_PACKAGE)}
+DELTA_RS = DeltaRs()
 
 
 def run_merges(spark: SparkSession, merges: Merges, table: Path) -> Run:
-    """Run a case's statements on a clone of its target, as a `Side` of the runner.
+    """Run a case's statements on a clone of its target.
 
     The tables' logs are read before the clock starts, as the engine's are. The source's rows are
     read while it runs.
@@ -50,12 +67,10 @@ def run_merges(spark: SparkSession, merges: Merges, table: Path) -> Run:
     Raises:
         PeerError: delta-rs has no form of a statement, or failed.
     """
-    from deltalake.exceptions import DeltaError
-
     seconds, metrics = [], dict.fromkeys(_METRICS, 0)
     for statement in merges.statements:
         query, tables = _source(statement)
-        target = _opened(table)
+        target = DeltaTable(table)
         began = time.perf_counter()
         try:
             done = _merge(target, statement, tables, query).execute()
@@ -67,20 +82,12 @@ def run_merges(spark: SparkSession, merges: Merges, table: Path) -> Run:
     return Run(tuple(seconds), metrics)
 
 
-def _opened(table: Path) -> DeltaTable:
-    from deltalake import DeltaTable
-
-    return DeltaTable(table)
-
-
 def _source(statement: Statement) -> tuple[str, QueryBuilder]:
-    """Return the query of a statement's source, and the tables that it reads, by name."""
-    from deltalake import QueryBuilder
-
+    """Return the query of a statement's source, and the tables that it reads."""
     paths = [path.replace("``", "`") for path in _TABLE.findall(statement.source)]
     tables = QueryBuilder()
     for number, path in enumerate(paths):
-        tables.register(f"source{number}", _opened(Path(path)))
+        tables.register(f"source{number}", DeltaTable(Path(path)))
     numbers = iter(range(len(paths)))
     source = _TABLE.sub(lambda _: f"source{next(numbers)}", statement.source)
     return f"SELECT * FROM {source} s", tables
@@ -89,7 +96,7 @@ def _source(statement: Statement) -> tuple[str, QueryBuilder]:
 def _merge(
     target: DeltaTable, statement: Statement, tables: QueryBuilder, query: str
 ) -> TableMerger:
-    """Convert the statement to delta-rs's form."""
+    """Return the statement in delta-rs's form."""
     merger = target.merge(
         tables.execute(query),
         statement.condition,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
-from benchmarks.merge import UPSERT, Merges, Statement, checksums
-from benchmarks.peers.peer_process import Peer, PeerProcess
-from benchmarks.peers.upserts import SqlUpsert
+from benchmarks.data.tables import MERGE_ON_READ, MODES, TARGET_FILES, Workspace
+from benchmarks.merge.case import UPSERT, Merges, Statement
+from benchmarks.merge.runner import Clones, Run, Side, TableState, checksums
+from benchmarks.peers.peer import RunningPeer
+from benchmarks.peers.spark_peer import PeerProcess, SparkPeer, SqlUpsert, session_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,111 +21,117 @@ if TYPE_CHECKING:
 _CATALOG = "iceberg"
 _SOURCE = "source"  # a view in Iceberg's process
 
-MERGE_ON_READ, COPY_ON_WRITE = "merge-on-read", "copy-on-write"
-MODES = (MERGE_ON_READ, COPY_ON_WRITE)
 
+class Iceberg(SparkPeer):
+    """Iceberg, whose tables hold the engine's rows in as many files."""
 
-def _conf(tables: Path) -> dict[str, str]:
-    catalog = f"spark.sql.catalog.{_CATALOG}"
-    return {
-        "spark.sql.extensions": (
-            "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
-        ),
-        catalog: "org.apache.iceberg.spark.SparkCatalog",
-        f"{catalog}.type": "hadoop",
-        f"{catalog}.warehouse": str(tables),
-    }
+    modes = MODES
+
+    def conf(self, tables: Path) -> Mapping[str, str]:
+        """Return the catalog of its tables, and its extensions of Spark."""
+        catalog = f"spark.sql.catalog.{_CATALOG}"
+        return {
+            "spark.sql.extensions": (
+                "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+            ),
+            catalog: "org.apache.iceberg.spark.SparkCatalog",
+            f"{catalog}.type": "hadoop",
+            f"{catalog}.warehouse": str(tables),
+        }
+
+    @contextmanager
+    def started(self, spark: SparkSession, directory: Path) -> Iterator[RunningPeer]:
+        """Start its process, which ends with the context."""
+        with self.process(session_conf(spark), directory) as process:
+            yield RunningIceberg(process)
+
+    def upsert(self, columns: Sequence[str], keys: Sequence[str]) -> SqlUpsert:
+        """Return the SQL that creates a merge-on-read table and upserts into it."""
+        table = f"{_CATALOG}.bench.upserted"
+        properties = ", ".join(
+            f"'{name}' = '{value}'" for name, value in _properties(MERGE_ON_READ).items()
+        )
+        return SqlUpsert(
+            table,
+            (
+                f"DROP TABLE IF EXISTS {table} PURGE",
+                f"CREATE TABLE {table} USING iceberg TBLPROPERTIES ({properties}) "
+                "AS SELECT * FROM base",
+            ),
+            Statement(
+                f"(SELECT {', '.join(columns)} FROM changes)",
+                " AND ".join(f"t.{key} = s.{key}" for key in keys),
+                UPSERT,
+            ).into_table(table),
+        )
 
 
 # Iceberg's runtime for Spark 4.1 does not run on 4.2. Iceberg 1.11.0 was built with Spark 4.1.1, so
 # the benchmark measures these two together.
-ICEBERG = Peer(
+ICEBERG = Iceberg(
     "iceberg",
     "Iceberg",
     "pyspark==4.1.1",
     "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
-    _conf,
 )
 
 
 @dataclass(frozen=True)
-class IcebergRuns:
-    """The results of Iceberg's timed runs of a case.
+class RunningIceberg:
+    """Iceberg's process.
 
     Attributes:
-        seconds: How long each merge took, in order.
-        files_before: How many files the target had before each merge.
-        checksums: The `runner.fingerprint` of the table after the last run, as strings.
+        process: The process.
     """
 
-    seconds: tuple[float, ...]
-    files_before: int
-    checksums: tuple[str, ...]
+    process: PeerProcess
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """The versions of Iceberg and its Spark, by name."""
+        return self.process.versions
+
+    def side(self, clones: Clones) -> Side:
+        """Return what merges in the process, in the mode of the engine's tables."""
+        return _IcebergSide(self.process, clones.workspace)
 
 
-def measure(process: PeerProcess, job: Mapping[str, Any]) -> IcebergRuns:
-    """Run a job's merge, once untimed and then as often as the job says.
+@dataclass(frozen=True)
+class _IcebergSide:
+    process: PeerProcess
+    workspace: Workspace
 
-    Args:
-        process: Iceberg's process.
-        job: A job from `merge_job`.
+    def run(self, merges: Merges, number: int) -> Run:
+        done = self.process.do(merge_job(self.workspace, merges))
+        assert done["files_before"] == TARGET_FILES, "a task for each part wrote a file"
+        return Run((done["seconds"],))
 
-    Raises:
-        PeerError: The job failed.
-    """
-    done = process.do(job)
-    return IcebergRuns(tuple(done["run_seconds"]), done["files_before"], tuple(done["checksums"]))
+    def table_after(self, number: int) -> TableState:
+        columns = self.workspace.returns().columns
+        job = {"kind": "state", "table": _table(self.workspace), "checksums": checksums(columns)}
+        done = self.process.do(job)
+        return TableState(done["files"], tuple(done["checksums"]))
 
 
-def merge_job(
-    spark: SparkSession, merges: Merges, target_files: Sequence[Path], mode: str, runs: int
-) -> dict[str, Any]:
-    """Build a job for Iceberg's process: one merge of a case, on the same rows as the engine's.
-
-    Args:
-        spark: Our session, which lists the files of the source table.
-        merges: The case's tables and its one statement.
-        target_files: The Parquet files that the target's files were written from.
-        mode: One of `MODES`.
-        runs: How many timed runs.
-    """
+def merge_job(workspace: Workspace, merges: Merges) -> dict[str, Any]:
+    """Return a job for Iceberg's process: one merge of a case, on the same rows as the engine's."""
     (statement,) = merges.statements
-    source_files = spark.sql(f"SELECT * FROM {statement.source}").inputFiles()
-    files = [str(file) for file in target_files]
-    table = f"{_CATALOG}.bench.{mode.replace('-', '_')}"
+    source_files = workspace.spark.sql(f"SELECT * FROM {statement.source}").inputFiles()
+    table = _table(workspace)
     return {
         "kind": "merge",
         "catalog": _CATALOG,
         "table": table,
-        "properties": _properties(mode),
-        "target_files": files,
+        "properties": _properties(workspace.mode),
+        "target_files": [str(file) for file in workspace.parts()],
         "source": _SOURCE,
         "source_files": [unquote(urlparse(file).path) for file in source_files],
         "merge": replace(statement, source=_SOURCE).into_table(table),
-        "checksums": checksums(spark.read.parquet(*files).columns),
-        "runs": runs,
     }
 
 
-def upsert(columns: Sequence[str], keys: Sequence[str]) -> SqlUpsert:
-    """Build the SQL that creates a merge-on-read table of Iceberg and upserts into it."""
-    table = f"{_CATALOG}.bench.upserted"
-    properties = ", ".join(
-        f"'{name}' = '{value}'" for name, value in _properties(MERGE_ON_READ).items()
-    )
-    return SqlUpsert(
-        table,
-        (
-            f"DROP TABLE IF EXISTS {table} PURGE",
-            f"CREATE TABLE {table} USING iceberg TBLPROPERTIES ({properties}) "
-            "AS SELECT * FROM base",
-        ),
-        Statement(
-            f"(SELECT {', '.join(columns)} FROM changes)",
-            " AND ".join(f"t.{key} = s.{key}" for key in keys),
-            UPSERT,
-        ).into_table(table),
-    )
+def _table(workspace: Workspace) -> str:
+    return f"{_CATALOG}.bench.{workspace.mode.replace('-', '_')}"
 
 
 def _properties(mode: str) -> dict[str, str]:

@@ -1,10 +1,10 @@
-"""Does jobs on a peer's tables; `peer_process.py` starts it by its path in the peer's environment.
+"""Does jobs on a peer's tables; `spark_peer.py` starts it by its path in the peer's environment.
 
 The peer's runtime needs another Spark than ours, so this module imports nothing from deltaweave.
 Its one argument is the session's configuration, as JSON. Each line of its input is a job, and each
-line of its output is the result as JSON; the first line names the Spark version. There are two
-kinds of jobs: `merge`, one MERGE on an Iceberg table that is rolled back before each run, and
-`steps`, statements on a newly created table of any format.
+line of its output is the result as JSON; the first line names the Spark version. There are three
+kinds of jobs: `merge`, one MERGE on an Iceberg table that is rolled back before; `state`, what that
+table holds; and `steps`, statements on a newly created table of any format.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ def main() -> None:
         try:
             if job["kind"] == "merge":
                 answer = _merge(spark, job, first_snapshots)
+            elif job["kind"] == "state":
+                answer = _state(spark, job)
             else:
                 answer = do_steps(spark, job)
         except Exception as error:  # the caller reports whatever the peer raises
@@ -56,7 +58,7 @@ def do_steps(spark: SparkSession, job: Mapping[str, Any]) -> dict[str, object]:
 
     Args:
         spark: The session.
-        job: A job from `upserts.upsert_job`.
+        job: A job from `read_peers.upsert_job`.
 
     Returns:
         The seconds of each step's timed runs, by the step's name, and the checksums at the end.
@@ -108,7 +110,7 @@ def _compute(spark: SparkSession, query: str) -> None:
 
 
 def _in_one_line(error: Exception) -> str:
-    """Return the error's name and the first line of its message."""
+    """The error's name and the first line of its message."""
     said = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {said[0]}"
 
@@ -116,31 +118,31 @@ def _in_one_line(error: Exception) -> str:
 def _merge(
     spark: SparkSession, job: Mapping[str, Any], first_snapshots: dict[str, int]
 ) -> dict[str, object]:
-    """Run the job's merge once untimed, then `runs` times, each time on the original target."""
+    """Run the job's merge on the first rows of its target, which it creates if there is none."""
     catalog, table = job["catalog"], job["table"]
     if table not in first_snapshots:
         first_snapshots[table] = _make_target(spark, job)
     spark.read.parquet(*job["source_files"]).createOrReplaceTempView(job["source"])
-    # Expire the snapshots of the previous job, so that metadata does not grow from job to job.
-    now = "CAST(current_timestamp() AS STRING)"
-    (row,) = spark.sql(f"SELECT {now}").collect()
-    _reset(spark, catalog, table, first_snapshots[table])
+    spark.sql(
+        f"CALL {catalog}.system.rollback_to_snapshot("
+        f"table => '{table}', snapshot_id => {first_snapshots[table]})"
+    )
+    # Expire the snapshot of the job before, so that metadata does not grow from job to job.
+    (row,) = spark.sql("SELECT CAST(current_timestamp() AS STRING)").collect()
     spark.sql(
         f"CALL {catalog}.system.expire_snapshots("
         f"table => '{table}', older_than => TIMESTAMP '{row[0]}')"
     )
-    seconds = []
-    for _ in range(1 + job["runs"]):
-        files = _reset(spark, catalog, table, first_snapshots[table])
-        began = time.perf_counter()
-        spark.sql(job["merge"])
-        seconds.append(time.perf_counter() - began)
-    (found,) = spark.table(table).selectExpr(*job["checksums"]).collect()
-    return {
-        "run_seconds": seconds[1:],
-        "files_before": files,
-        "checksums": [str(value) for value in found],
-    }
+    files = _file_count(spark, table)  # reads the manifests
+    began = time.perf_counter()
+    spark.sql(job["merge"])
+    return {"seconds": time.perf_counter() - began, "files_before": files}
+
+
+def _state(spark: SparkSession, job: Mapping[str, Any]) -> dict[str, object]:
+    """Return how many files the job's table has, and the checksums of its rows."""
+    (found,) = spark.table(job["table"]).selectExpr(*job["checksums"]).collect()
+    return {"files": _file_count(spark, job["table"]), "checksums": [str(each) for each in found]}
 
 
 def _make_target(spark: SparkSession, job: Mapping[str, Any]) -> int:
@@ -154,11 +156,7 @@ def _make_target(spark: SparkSession, job: Mapping[str, Any]) -> int:
     return int(row[0])
 
 
-def _reset(spark: SparkSession, catalog: str, table: str, snapshot: int) -> int:
-    """Roll the table back to its first snapshot, and read its manifests to count its files."""
-    spark.sql(
-        f"CALL {catalog}.system.rollback_to_snapshot(table => '{table}', snapshot_id => {snapshot})"
-    )
+def _file_count(spark: SparkSession, table: str) -> int:
     (row,) = spark.sql(f"SELECT count(*) FROM {table}.files").collect()
     return int(row[0])
 

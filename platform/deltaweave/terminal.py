@@ -23,17 +23,6 @@ FAILED, MISUSED, UNKNOWN = 1, 2, 3
 it is unknown whether a merge was committed."""
 
 
-def writable(directory: Path) -> Path:
-    """Return the directory as an absolute path; create it if it is missing."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        fail(f"The directory {directory} cannot be made: {error.strerror}.", FAILED)
-    if not os.access(directory, os.W_OK | os.X_OK):
-        fail(f"The directory {directory} cannot be written.", FAILED)
-    return directory.resolve()
-
-
 def check_outputs(json: Path | None, plot: Path | None = None) -> None:
     """End the command if its output file cannot be written."""
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
@@ -61,21 +50,6 @@ def check_java() -> None:
 
 
 @contextmanager
-def session(directory: Path) -> Iterator[SparkSession]:
-    """Open this process's session, or a new one with more memory that ends with the context."""
-    running = _running()
-    if running is not None:
-        yield running
-        return
-    options = {
-        "spark.driver.memory": "8g",
-        "spark.sql.warehouse.dir": str(directory / "spark-warehouse"),
-    }
-    with _started(options, directory / "spark.log") as spark:
-        yield spark
-
-
-@contextmanager
 def quiet_session(conf: Sequence[str], *, verbose: bool) -> Iterator[SparkSession]:
     """Open this process's session, or a new one that ends with the context and leaves no file.
 
@@ -84,14 +58,10 @@ def quiet_session(conf: Sequence[str], *, verbose: bool) -> Iterator[SparkSessio
         verbose: Whether Spark's own lines are shown. They are in no file.
     """
     given = dict(_setting(each) for each in conf)
-    running = _running()
-    if running is not None:
-        yield running
-        return
     # On a disk that is full or closed, the warehouse is made where it is needed first.
     with tempfile.TemporaryDirectory(prefix="deltaweave-", ignore_cleanup_errors=True) as folder:
         options = {"spark.sql.warehouse.dir": str(Path(folder, "warehouse")), **given}
-        with _started(options, None if verbose else Path(folder, "spark.log")) as spark:
+        with session(options, None if verbose else Path(folder, "spark.log")) as spark:
             yield spark
 
 
@@ -124,8 +94,17 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 @contextmanager
-def _started(options: Mapping[str, str], log: Path | None) -> Iterator[SparkSession]:
-    """Start a session; its JVM's output goes into the log, if there is one."""
+def session(options: Mapping[str, str], log: Path | None) -> Iterator[SparkSession]:
+    """Work in the session of this process, or in a new one, which ends with the context.
+
+    Args:
+        options: Spark settings of a new session, on top of those of `local_session`.
+        log: A file for what a new session's JVM prints; None lets it print.
+    """
+    running = _running()
+    if running is not None:
+        yield running
+        return
     from deltaweave.session import local_session
 
     check_java()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from textwrap import dedent
 
-from benchmarks.peers.peer_process import Peer
+from benchmarks.peers.spark_peer import SparkPeer
 
 
-def write_python(peer: Peer, directory: Path, script: str) -> None:
+def write_python(peer: SparkPeer, directory: Path, script: str) -> None:
     """Write the environment; `$1` of the script is `-I`, `$2` the program, `$3` its argument."""
     environment = peer.environment(directory)
     python = environment / "bin" / "python"

@@ -10,9 +10,9 @@ from typer.testing import CliRunner, Result
 
 from assets import tpcds
 from benchmarks.__main__ import app
+from benchmarks.merge_on_read.read_peers import OPERATIONS
 from benchmarks.peers.hudi import HUDI
 from benchmarks.peers.iceberg import ICEBERG
-from benchmarks.peers.upserts import OPERATIONS
 from tests.benchmarks.fake_python import write_python
 from tests.benchmarks.generated import write_returns
 
@@ -27,12 +27,8 @@ def generator(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def bench(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["merge", *map(str, arguments)])
-
-
-def bench_peers(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["peers", *map(str, arguments)])
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(each) for each in arguments])
 
 
 def only_line(result: Result) -> str:
@@ -45,7 +41,8 @@ def only_line(result: Result) -> str:
 def test_a_benchmark_checks_rows_and_reports(tmp_path: Path) -> None:
     report, chart = tmp_path / "report.json", tmp_path / "chart.png"
 
-    result = bench(
+    result = run(
+        "merge",
         *("--scale", 0.01, "--runs", 1, "--deletion-vectors", "on", "--case", UPSERT),
         *("--directory", tmp_path / "kept", "--json", report, "--plot", chart),
     )
@@ -81,7 +78,8 @@ def test_a_profile_shows_where_the_time_goes(
     monkeypatch.setattr("benchmarks.data.tables.TARGET_FILES", 2)
     report = tmp_path / "profile.json"
 
-    result = bench(
+    result = run(
+        "merge",
         *("--profile", "--scale", 0.01, "--runs", 1, "--deletion-vectors", "on"),
         *("--case", UPSERT, "--directory", tmp_path / "kept", "--json", report),
     )
@@ -95,14 +93,16 @@ def test_a_profile_shows_where_the_time_goes(
 
 
 def test_a_profile_has_no_chart(tmp_path: Path) -> None:
-    result = bench("--profile", "--plot", tmp_path / "chart.png", "--directory", tmp_path / "kept")
+    result = run(
+        "merge", "--profile", "--plot", tmp_path / "chart.png", "--directory", tmp_path / "kept"
+    )
 
     assert result.exit_code == 2
     assert "--profile has none" in only_line(result)
 
 
 def test_the_list_names_every_case() -> None:
-    names = bench("--list").output.splitlines()
+    names = run("merge", "--list").output.splitlines()
 
     assert len(names) > 16
     assert UPSERT in names
@@ -110,7 +110,7 @@ def test_the_list_names_every_case() -> None:
 
 
 def test_an_unknown_case_is_told_in_one_line(tmp_path: Path) -> None:
-    result = bench("--case", "upsert_all", "--directory", tmp_path)
+    result = run("merge", "--case", "upsert_all", "--directory", tmp_path)
 
     assert result.exit_code == 2
     assert "No case is named upsert_all" in only_line(result)
@@ -118,7 +118,7 @@ def test_an_unknown_case_is_told_in_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["upsert_all", "hundred_merges"])
 def test_iceberg_runs_deltas_cases_alone(name: str, tmp_path: Path) -> None:
-    result = bench_peers("--case", name, "--directory", tmp_path)
+    result = run("peers", "--case", name, "--directory", tmp_path)
 
     assert result.exit_code == 2
     assert f"No case is named {name}. Iceberg runs Delta's 16:" in only_line(result)
@@ -132,7 +132,8 @@ def test_delta_rs_runs_without_an_environment_and_its_rows_are_checked(
     monkeypatch.setattr("benchmarks.data.tables.TARGET_FILES", 2)
     kept, report = tmp_path / "kept", tmp_path / "report.json"
 
-    result = bench_peers(
+    result = run(
+        "peers",
         *("--peer", "delta-rs", "--scale", 0.01, "--runs", 1, "--case", UPSERT),
         *("--keys", "integer", "--directory", kept, "--json", report),
     )
@@ -154,15 +155,16 @@ def test_delta_rs_runs_without_an_environment_and_its_rows_are_checked(
 @pytest.mark.usefixtures("spark", "generator")
 def test_both_peers_are_measured_and_the_one_whose_rows_differ_is_named(tmp_path: Path) -> None:
     kept, report = tmp_path / "kept", tmp_path / "report.json"
-    answer = '{"run_seconds": [2.0], "files_before": 28, "checksums": ["1", "2", "3"]}'
+    answer = '{"seconds": 2.0, "files_before": 28, "files": 28, "checksums": ["1", "2", "3"]}'
     write_python(
         ICEBERG,
         kept,
         f"echo '{{\"spark\": \"4.1.1\"}}'; while read job; do echo '{answer}'; done",
     )
 
-    result = bench_peers(
-        *("--scale", 0.01, "--runs", 1, "--case", UPSERT, "--directory", kept, "--json", report)
+    result = run(
+        "peers",
+        *("--scale", 0.01, "--runs", 1, "--case", UPSERT, "--directory", kept, "--json", report),
     )
 
     assert result.exit_code == 1
@@ -183,22 +185,10 @@ def test_both_peers_are_measured_and_the_one_whose_rows_differ_is_named(tmp_path
     assert written["environment"]["iceberg"]["spark"] == "4.1.1"
 
 
-def test_without_deltalake_one_line_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("benchmarks.peers.has_delta_rs", lambda: False)
-
-    result = bench_peers("--directory", tmp_path / "kept")
-
-    assert result.exit_code == 2
-    assert "pip install deltalake" in only_line(result)
-    assert not (tmp_path / "kept").exists()
-
-
 def test_an_environment_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "iceberg-env").touch()
 
-    result = bench_peers("--directory", tmp_path)
+    result = run("peers", "--directory", tmp_path)
 
     assert result.exit_code == 1
     first, last = result.output.splitlines()
@@ -210,7 +200,9 @@ def test_an_environment_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) 
 def test_a_file_that_cannot_be_written_is_told_before_anything_runs(
     option: str, tmp_path: Path
 ) -> None:
-    result = bench(option, tmp_path / "missing" / "file.png", "--directory", tmp_path / "kept")
+    result = run(
+        "merge", option, tmp_path / "missing" / "file.png", "--directory", tmp_path / "kept"
+    )
 
     assert result.exit_code == 2
     assert "cannot be written" in only_line(result)
@@ -220,7 +212,7 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_runs(
 def test_a_directory_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    result = bench("--directory", tmp_path / "file" / "kept")
+    result = run("merge", "--directory", tmp_path / "file" / "kept")
 
     assert result.exit_code == 1
     assert "cannot be made: Not a directory" in only_line(result)
@@ -235,23 +227,31 @@ def test_a_failing_generator_is_told_in_one_line(
 
     monkeypatch.setattr(tpcds, "generate", fail)
 
-    result = bench("--scale", 0.01, "--directory", tmp_path)
+    result = run("merge", "--scale", 0.01, "--directory", tmp_path)
 
     assert result.exit_code == 1
     assert only_line(result) == "The TPC-DS generator failed (exit 1): unresolved: tpcds"
     assert not list(tmp_path.rglob("parts"))
 
 
-def test_the_module_is_the_command_line() -> None:
+@pytest.mark.parametrize(
+    ("python", "said"),
+    [
+        # -S: no installed package is found.
+        (("-S", "-m"), "The benchmarks need typer: pip install -e '.[benchmarks]'."),
+        (("-m",), "--deletion-vectors"),
+    ],
+)
+def test_the_commands_run_from_a_clone_with_their_extra(python: tuple[str, ...], said: str) -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "merge", "--help"],
+        [sys.executable, *python, "benchmarks", "merge", "--help"],
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         check=False,
     )
 
-    assert ran.returncode == 0
-    assert "--deletion-vectors" in ran.stdout
+    assert said in ran.stdout + ran.stderr
 
 
 @pytest.mark.full_matrix
@@ -263,9 +263,7 @@ def test_the_benchmark_of_merge_on_read_compares_every_way(
     report, chart = tmp_path / "report.json", tmp_path / "chart.png"
     arguments = ("--scale", 0.01, "--runs", 1, "--changed", 0.1, "--json", report, "--plot", chart)
 
-    result = CliRunner().invoke(
-        app, ["read", *map(str, arguments), "--directory", str(tmp_path / "kept")]
-    )
+    result = run("read", *arguments, "--directory", tmp_path / "kept")
 
     assert result.exit_code == 0, result.output
     written = json.loads(report.read_text())
@@ -284,7 +282,7 @@ def test_the_benchmark_of_merge_on_read_compares_every_way(
 
 @pytest.mark.minutes
 @pytest.mark.usefixtures("spark", "generator")
-def test_the_benchmark_of_peers_reports_missing_peers_and_different_rows(
+def test_the_benchmark_beside_other_formats_tells_which_did_not_run_and_whose_rows_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("benchmarks.data.tables.TARGET_FILES", 2)
@@ -295,7 +293,7 @@ def test_the_benchmark_of_peers_reports_missing_peers_and_different_rows(
     write_python(HUDI, kept, f"echo '{{\"spark\": \"3.5.5\"}}'; read job; echo '{answer}'")
     arguments = ("--scale", 0.01, "--runs", 1, "--changed", 0.1, "--json", report)
 
-    result = CliRunner().invoke(app, ["read-peers", *map(str, arguments), "--directory", str(kept)])
+    result = run("read-peers", *arguments, "--directory", kept)
 
     assert result.exit_code == 1
     *_, ended, differ = result.output.splitlines()
@@ -310,24 +308,14 @@ def test_the_benchmark_of_peers_reports_missing_peers_and_different_rows(
 
 
 @pytest.mark.minutes
-def test_the_benchmark_of_ingestion_loses_no_change_and_reports_freshness(
+def test_the_benchmark_of_ingestion_loses_no_change_and_says_how_fresh_the_table_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("benchmarks.merge_on_read.ingestion._WARM_UP_SECONDS", 1)
     report = tmp_path / "report.json"
     arguments = ("--rows", 100, "--per-minute", 6_000, "--seconds", 4, "--every", "1 second")
 
-    result = CliRunner().invoke(
-        app,
-        [
-            "ingest",
-            *map(str, arguments),
-            "--json",
-            str(report),
-            "--directory",
-            str(tmp_path),
-        ],
-    )
+    result = run("ingest", *arguments, "--json", report, "--directory", tmp_path)
 
     assert result.exit_code == 0, result.output
     [rate] = json.loads(report.read_text())["rates"]
@@ -342,21 +330,10 @@ def test_the_benchmark_of_ingestion_loses_no_change_and_reports_freshness(
 @pytest.mark.full_matrix
 def test_the_benchmark_of_decay_reads_as_changes_pile_up_and_are_taken_up(tmp_path: Path) -> None:
     report, chart = tmp_path / "report.json", tmp_path / "chart.png"
-    arguments = (
-        "--rows",
-        100,
-        "--batch-rows",
-        10,
-        "--batches",
-        2,
-        "--trigger-rows",
-        20,
-        "--runs",
-        1,
-    )
+    sizes = ("--rows", 100, "--batch-rows", 10, "--batches", 2, "--trigger-rows", 20)
     files = ("--json", report, "--plot", chart, "--directory", tmp_path)
 
-    result = CliRunner().invoke(app, ["decay", *map(str, (*arguments, *files))])
+    result = run("decay", *sizes, "--runs", 1, *files)
 
     assert result.exit_code == 0, result.output
     left, kept = json.loads(report.read_text())["tables"]

@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 
 import deltaweave
 from benchmarks.__main__ import app
-from benchmarks.limits import LIMITS, Measured, outcome
+from benchmarks.limits.catalog import LIMITS
 from benchmarks.limits.limit import Limit
-from benchmarks.limits.memory import heap_peaks_mib
+from benchmarks.limits.measure import Measured
+from benchmarks.limits.measured_merge import heap_peaks_mib
 
 TINY = {"add_files": 20, "partitions": 3, "pairs": 8_000, "rows": 2_000}
 LIMIT = LIMITS[0]
@@ -78,7 +79,7 @@ def test_a_limit_is_held_by_the_right_rows_or_a_clear_refusal(
 ) -> None:
     measured = Measured(LIMIT, 1, 0.0, found, {"numTargetRowsUpdated": 1}, wrote)
     assert measured.is_good is expected
-    assert (outcome(measured) == "refused, wrote nothing") is (expected and "error" in found)
+    assert (measured.outcome == "refused, wrote nothing") is (expected and "error" in found)
 
 
 def test_heap_peaks_are_those_of_the_jvms_collections(tmp_path: Path) -> None:

@@ -7,14 +7,11 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from benchmarks.data import Workspace
-from benchmarks.data.tables import sql_name
+from benchmarks.data.tables import Workspace, sql_name
 from benchmarks.merge.case import UPSERT, Case, Merges, Statement
-from benchmarks.merge.jvm_calls import noted_calls
 from benchmarks.merge.parquet_limit import ParquetLimit
-from benchmarks.merge.profile import Profile, TimeParts, measure_profile, time_parts
-from benchmarks.merge.profile_report import profiles_table, write_profiles
-from benchmarks.merge.spark_work import noted_work
+from benchmarks.merge.profile import Profile, ProfileReport, TimeParts, measure_profile, time_parts
+from benchmarks.merge.spark_work import noted_calls, noted_work
 from tests.builders import frame, write_table
 
 SCHEMA = "id INT, state STRING"
@@ -122,12 +119,13 @@ PROFILES = [
         limit=ParquetLimit(0.0, 0.0),
     ),
 ]
+REPORT = ProfileReport({"scale": 1}, {"spark": "4.2.0"}, PROFILES)
 
 
 def test_the_tables_have_a_row_for_each_profile_and_fit_a_narrow_screen() -> None:
     console = Console(width=80)
     with console.capture() as captured:
-        console.print(profiles_table(PROFILES))
+        console.print(REPORT.table())
 
     lines = [" ".join(line.split()) for line in captured.get().splitlines()]
     assert "upsert 0.05/0.99/0.001 on 2.00 1.00 0.50 0.25 0.25 0.500 4.0" in lines
@@ -137,7 +135,7 @@ def test_the_tables_have_a_row_for_each_profile_and_fit_a_narrow_screen() -> Non
 
 
 def test_the_json_has_all_that_was_measured(tmp_path: Path) -> None:
-    write_profiles(PROFILES, {"scale": 1}, {"spark": "4.2.0"}, tmp_path / "profile.json")
+    REPORT.write_json(tmp_path / "profile.json")
 
     written = json.loads((tmp_path / "profile.json").read_text())
     assert (written["benchmark"], written["scale"]) == ("profile", 1)

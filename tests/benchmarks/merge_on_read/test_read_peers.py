@@ -6,8 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.merge_on_read import read_peers_report
-from benchmarks.merge_on_read.read_peers import Comparison, Side
+from benchmarks.merge_on_read.read_peers import ReadPeersReport, Side
 
 
 def seconds(upsert: float, after: float) -> dict[str, tuple[float, ...]]:
@@ -23,20 +22,24 @@ ROWS = ("718", "12", "34")
 OURS = Side("deltaweave", "deltaweave", {"spark": "4.2.0"}, seconds(1, 4), ROWS)
 PEER = Side("fast", "Fast", {"fast": "1.2.0"}, seconds(8, 3), ROWS)
 FAILED = Side("gone", "Gone", {"gone": "1.0"}, error="Gone failed: no bundle")
-COMPARISON = Comparison(0.01, 718, 7, (OURS, PEER, FAILED))
+REPORT = ReadPeersReport(
+    {"scale": 1}, {"spark": "4.2.0"}, (OURS, PEER, FAILED), changed=0.01, rows=718, changes=7
+)
 
 
 def test_rows_are_equal_where_those_of_all_sides_that_ran_are() -> None:
-    differing = replace(PEER, checksums=("718", "12", "35"))
+    differing = replace(PEER, fingerprint=("718", "12", "35"))
 
-    assert COMPARISON.rows_equal
-    assert not replace(COMPARISON, sides=(OURS, differing)).rows_equal
+    assert REPORT.rows_equal
+    assert REPORT.problem() == "Gone failed: no bundle"
+    wrong = replace(REPORT, results=(OURS, differing))
+    assert wrong.problem() == "The tables do not end with the same rows."
 
 
 def test_the_table_has_a_row_for_each_side_and_says_which_did_not_run() -> None:
     console = Console(width=100)
     with console.capture() as captured:
-        console.print(read_peers_report.as_table(COMPARISON))
+        console.print(REPORT.table())
 
     lines = [line.split() for line in captured.get().splitlines()]
     assert ["deltaweave", "1.00", "2.00", "1.00", "4.00", "2.00"] in lines
@@ -46,7 +49,7 @@ def test_the_table_has_a_row_for_each_side_and_says_which_did_not_run() -> None:
 
 
 def test_the_json_has_all_that_was_measured_and_why_a_side_did_not_run(tmp_path: Path) -> None:
-    read_peers_report.write_json(COMPARISON, {"scale": 1}, tmp_path / "peers.json")
+    REPORT.write_json(tmp_path / "peers.json")
 
     written = json.loads((tmp_path / "peers.json").read_text())
     assert (written["benchmark"], written["scale"], written["rows"]) == ("read-peers", 1, 718)

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from benchmarks.data.tables import sql_name
 from benchmarks.merge.case import INSERT_ALL, UPSERT, Merges, Statement
 from benchmarks.peers import delta_rs
-from benchmarks.peers.peer_process import PeerError
+from benchmarks.peers.peer import PeerError
 from tests.builders import frame, write_table
 
 SCHEMA = "id INT, state STRING"

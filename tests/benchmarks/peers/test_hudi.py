@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from benchmarks.peers import hudi
+from benchmarks.peers.hudi import HUDI
 
 
-def test_an_upsert_is_by_key_into_an_uncompacted_merge_on_read_table() -> None:
-    sql = hudi.upsert(["id", "part", "state"], ["id", "part"])
+def test_an_upsert_is_by_keys_into_a_merge_on_read_table_that_is_not_compacted() -> None:
+    sql = HUDI.upsert(["id", "part", "state"], ["id", "part"])
 
     *_, create, operation = sql.make
     assert "'type' = 'mor', 'primaryKey' = 'id,part', 'hoodie.compact.inline' = 'false'" in create

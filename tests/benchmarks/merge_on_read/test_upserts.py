@@ -7,8 +7,9 @@ import pyarrow.parquet
 from pyspark.sql import SparkSession
 
 from benchmarks.merge.runner import fingerprint
+from benchmarks.merge_on_read.read_peers import OPERATIONS, upsert_job
 from benchmarks.peers.peer_program import do_steps
-from benchmarks.peers.upserts import OPERATIONS, SqlUpsert, upsert_job
+from benchmarks.peers.spark_peer import SqlUpsert
 
 
 def test_the_program_makes_the_table_for_each_run_and_times_each_operation(
@@ -31,4 +32,4 @@ def test_the_program_makes_the_table_for_each_run_and_times_each_operation(
     assert list(done["run_seconds"]) == list(OPERATIONS)
     assert all(len(seconds) == 2 for seconds in done["run_seconds"].values())
     rows = spark.createDataFrame([(1, "old"), (2, "old"), (3, "new")], "id BIGINT, state STRING")
-    assert tuple(done["checksums"]) == tuple(map(str, fingerprint(rows)))
+    assert tuple(done["checksums"]) == fingerprint(rows)

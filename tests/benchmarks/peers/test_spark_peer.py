@@ -2,20 +2,31 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from benchmarks.peers import peer_process, peer_program
-from benchmarks.peers.peer_process import Peer, PeerError
+from benchmarks.peers import peer_program
+from benchmarks.peers.peer import PeerError
+from benchmarks.peers.spark_peer import SparkPeer, SqlUpsert, session_conf
 from tests.benchmarks.fake_python import write_python
 
-PEER = Peer("fake", "Fake", "pyspark==4.1.1", "org.fake:runtime:1.2.0", lambda tables: {})
+
+class Fake(SparkPeer):
+    def conf(self, tables: Path) -> Mapping[str, str]:
+        return {}
+
+    def upsert(self, columns: Sequence[str], keys: Sequence[str]) -> SqlUpsert:
+        raise NotImplementedError
+
+
+PEER = Fake("fake", "Fake", "pyspark==4.1.1", "org.fake:runtime:1.2.0")
 
 
 def test_a_peers_session_has_the_engines_settings_and_none_of_deltas(spark: SparkSession) -> None:
-    conf = peer_process.session_conf(spark)
+    conf = session_conf(spark)
 
     ours = spark.sparkContext.getConf()
     for name in ("spark.master", "spark.driver.memory", "spark.sql.shuffle.partitions"):
@@ -47,21 +58,20 @@ def test_a_process_answers_jobs_and_tells_which_of_them_failed(tmp_path: Path) -
         read job; echo '{"error": "ValueError: no such table"}'
         """,
     )
-    log = tmp_path / "log"
 
-    with PEER.started(PEER.environment(tmp_path), {"a": "b"}, tmp_path, log) as process:
+    with PEER.process({"a": "b"}, tmp_path) as process:
         assert process.versions == {"fake": "1.2.0", "spark": "4.1.1"}
         assert process.do({"kind": "steps"}) == {"run_seconds": [1.5]}
         with pytest.raises(PeerError, match=r"^Fake failed: ValueError: no such table \(see .*log"):
             process.do({"kind": "merge"})
 
-    assert log.read_text().splitlines() == [
+    assert (tmp_path / "fake.log").read_text().splitlines() == [
         ' {"a": "b", "spark.jars.packages": "org.fake:runtime:1.2.0"}',
         '{"kind": "steps"}',
     ]
 
 
-def test_a_process_that_ends_early_is_an_error_with_its_log_and_exception(
+def test_a_process_that_ends_early_is_an_error_that_names_its_log_and_what_its_jvm_threw(
     tmp_path: Path,
 ) -> None:
     thrown = 'Exception in thread "main" java.lang.RuntimeException: [not found]'
@@ -70,7 +80,7 @@ def test_a_process_that_ends_early_is_an_error_with_its_log_and_exception(
 
     with (
         pytest.raises(PeerError, match=r"Fake's process ended early; its output is in ") as raised,
-        PEER.started(PEER.environment(tmp_path), {}, tmp_path, log),
+        PEER.process({}, tmp_path),
     ):
         pass
 
@@ -83,7 +93,7 @@ def test_a_process_that_ends_between_jobs_is_an_error(tmp_path: Path) -> None:
 
     with (
         pytest.raises(PeerError, match=r"ended early; its output is in .*log\.$"),
-        PEER.started(PEER.environment(tmp_path), {}, tmp_path, tmp_path / "log") as process,
+        PEER.process({}, tmp_path) as process,
     ):
         process.do({"kind": "steps"})
 

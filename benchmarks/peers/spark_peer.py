@@ -1,4 +1,4 @@
-"""Runs another table format in its own environment, as a process that does jobs.
+"""Runs a peer in its own environment, as a process that does jobs.
 
 Its runtime needs another Spark than ours. So it runs in its own virtual environment, which is
 created once, as a process of `peer_program.py`, which reads each job as a line of JSON and answers
@@ -11,13 +11,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from benchmarks.peers import peer_program
+from benchmarks.peers.peer import PeerError
 from deltaweave.session import delta_conf, local_conf
 
 if TYPE_CHECKING:
@@ -26,27 +29,44 @@ if TYPE_CHECKING:
 _MADE = "deltaweave-made-it-with"  # file that marks a complete environment, with its requirement
 
 
-class PeerError(RuntimeError):
-    """A peer's environment cannot be created, its process ended early, or a job failed there."""
+@dataclass(frozen=True)
+class SqlUpsert:
+    """How a peer creates a table with the rows of `base` and upserts those of `changes` into it.
+
+    Attributes:
+        table: The table's name.
+        make: Statements that create it.
+        statement: The statement that upserts.
+    """
+
+    table: str
+    make: Sequence[str]
+    statement: str
 
 
 @dataclass(frozen=True)
-class Peer:
-    """A table format with which the engine is compared.
+class SparkPeer(ABC):
+    """A table format that runs on a Spark of its own.
 
     Attributes:
         name: The name in file names and JSON.
         title: The name in sentences and tables.
         pyspark: The requirement for the Spark that it runs on.
         runtime: The Maven coordinates of its runtime for that Spark.
-        conf: Gives the rest of its session's configuration, for a directory of tables.
     """
 
     name: str
     title: str
     pyspark: str
     runtime: str
-    conf: Callable[[Path], Mapping[str, str]]
+
+    @abstractmethod
+    def conf(self, tables: Path) -> Mapping[str, str]:
+        """Return the rest of its session's configuration, for a directory of tables."""
+
+    @abstractmethod
+    def upsert(self, columns: Sequence[str], keys: Sequence[str]) -> SqlUpsert:
+        """Return the SQL that creates a merge-on-read table and upserts into it."""
 
     @property
     def version(self) -> str:
@@ -54,7 +74,7 @@ class Peer:
         return self.runtime.rpartition(":")[2]
 
     def environment(self, directory: Path) -> Path:
-        """Return the directory of the virtual environment with the peer's Spark."""
+        """Return the directory of the virtual environment with its Spark."""
         return directory / f"{self.name}-env"
 
     def is_made(self, environment: Path) -> bool:
@@ -62,12 +82,18 @@ class Peer:
         made = environment / _MADE
         return made.exists() and made.read_text() == self.pyspark
 
-    def make(self, environment: Path) -> None:
-        """Create the environment; an incomplete one is replaced.
+    def install(self, directory: Path, announce: Callable[[str], object]) -> None:
+        """Create the environment, unless it exists; an incomplete one is replaced.
 
         Raises:
             PeerError: It cannot be created.
         """
+        environment = self.environment(directory)
+        if self.is_made(environment):
+            return
+        announce(
+            f"Installing {self.pyspark} for {self.title} into {environment} (once; about 450 MB)"
+        )
         commands = (
             [sys.executable, "-m", "venv", "--clear", str(environment)],
             [str(_python(environment)), "-m", "pip", "install", "--quiet", self.pyspark],
@@ -82,29 +108,24 @@ class Peer:
         (environment / _MADE).write_text(self.pyspark)
 
     @contextmanager
-    def started(
-        self, environment: Path, session: Mapping[str, str], tables: Path, log: Path
-    ) -> Iterator[PeerProcess]:
-        """Start its process and end it afterwards.
+    def process(self, session: Mapping[str, str], directory: Path) -> Iterator[PeerProcess]:
+        """Start its process, with new tables, and end it afterwards.
 
         Args:
-            environment: An environment from `make`.
             session: Configuration of its session, in addition to its own.
-            tables: An existing directory for its tables.
-            log: A file for the output of the process and its JVM.
+            directory: Where its environment is; the output of the process goes to a log there.
 
         Raises:
             PeerError: It did not start.
         """
-        conf = {**session, "spark.jars.packages": self.runtime, **self.conf(tables)}
-        # -I: the process must not import modules of ours or of the caller's PYTHONPATH.
-        command = [str(_python(environment)), "-I", peer_program.__file__, json.dumps(conf)]
+        log = directory / f"{self.name}.log"
         # With SPARK_HOME, the process would start that Spark instead of its environment's.
         variables = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
         with (
+            tempfile.TemporaryDirectory(dir=directory, prefix=f".{self.name}-") as tables,
             log.open("w", encoding="utf-8") as printed,
             subprocess.Popen(
-                command,
+                self._command(session, directory, Path(tables)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=printed,
@@ -118,6 +139,12 @@ class Peer:
                 process.kill()
                 raise
 
+    def _command(self, session: Mapping[str, str], directory: Path, tables: Path) -> list[str]:
+        conf = {**session, "spark.jars.packages": self.runtime, **self.conf(tables)}
+        # -I: the process must not import modules of ours or of the caller's PYTHONPATH.
+        python = str(_python(self.environment(directory)))
+        return [python, "-I", peer_program.__file__, json.dumps(conf)]
+
 
 class PeerProcess:
     """A peer's process that has started.
@@ -126,7 +153,7 @@ class PeerProcess:
         versions: The versions of the peer and its Spark, by name.
     """
 
-    def __init__(self, peer: Peer, process: subprocess.Popen[str], log: Path) -> None:
+    def __init__(self, peer: SparkPeer, process: subprocess.Popen[str], log: Path) -> None:
         self._title = peer.title
         self._process = process
         self._log = log
@@ -162,14 +189,14 @@ class PeerProcess:
         return answer
 
     def _why(self) -> str:
-        """Return the exception that stopped the peer's JVM, if the log names one."""
+        """The exception that stopped its JVM, if the log names one."""
         printed = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
         thrown = [line for line in printed if line.startswith("Exception in thread")]
         return f" {thrown[0]}" if thrown else ""
 
 
 def session_conf(spark: SparkSession) -> dict[str, str]:
-    """Return our session's configuration without Delta's, which a peer's session shares."""
+    """The part of our session's configuration that a peer's session shares: all but Delta's."""
     conf = spark.sparkContext.getConf()
     ours = {name: conf.get(name) for name in local_conf() if name not in delta_conf()}
     return {

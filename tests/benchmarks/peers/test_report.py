@@ -1,49 +1,58 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from rich.console import Console
 
-from benchmarks.peers.merge_report import PeerResult, PeerRuns, PeersReport
+from benchmarks.merge.case import Case, Merges
+from benchmarks.merge.runner import CaseResult, Run, TableState
+from benchmarks.peers.report import PeersReport
+
+ROWS, OTHER_ROWS = TableState(28, ("1", "2", "3")), TableState(28, ("1", "2", "4"))
+
+
+def result(
+    name: str,
+    mode: str,
+    engine: Sequence[float],
+    peers: Mapping[str, Sequence[float]],
+    tables: Mapping[str, TableState] = MappingProxyType({}),
+    *,
+    is_deltas: bool = True,
+) -> CaseResult:
+    """A result of a case whose peers hold the engine's rows, unless `tables` says otherwise."""
+    runs = {
+        side: [Run((each,)) for each in seconds]
+        for side, seconds in {"engine": engine, **peers}.items()
+    }
+    case = Case(name, name.replace("_only", ""), lambda _: Merges(Path(), ()), is_deltas)
+    return CaseResult(case, mode, runs, {**dict.fromkeys(runs, ROWS), **tables})
+
 
 REPORT = PeersReport(
     {"scale": 1, "runs": 3, "key_type": "double"},
     {"deltaweave": "0.1.0", "iceberg": {"iceberg": "1.11.0", "spark": "4.1.1"}},
     (
         # Medians 2 and 3; 2 and 12; 4, 2 and 1.
-        PeerResult(
-            "delete_only",
-            "delete",
-            "merge-on-read",
-            (1.0, 2.0, 9.0),
-            {"iceberg": PeerRuns((3.0, 3.0, 1.0), rows_equal=True)},
-        ),
-        PeerResult(
-            "upsert", "upsert", "merge-on-read", (2.0,), {"iceberg": PeerRuns((12.0,), True)}
-        ),
-        PeerResult(
-            "upsert",
+        result("delete_only", "merge-on-read", (1.0, 2.0, 9.0), {"iceberg": (3.0, 3.0, 1.0)}),
+        result("upsert", "merge-on-read", (2.0,), {"iceberg": (12.0,)}),
+        result(
             "upsert",
             "copy-on-write",
             (4.0,),
-            {"iceberg": PeerRuns((2.0,), True), "delta-rs": PeerRuns((1.0,), False)},
+            {"iceberg": (2.0,), "delta-rs": (1.0,)},
+            {"delta-rs": OTHER_ROWS},
         ),
-        PeerResult(
-            "small",
-            "small",
-            "copy-on-write",
-            (1.0,),
-            {"delta-rs": PeerRuns((8.0,), True)},
-            is_deltas=False,
-        ),
+        result("small", "copy-on-write", (1.0,), {"delta-rs": (8.0,)}, is_deltas=False),
     ),
 )
 
 
-def test_ratios_are_of_medians_and_each_peer_and_mode_has_its_mean() -> None:
-    """The mean is that of Delta's cases."""
+def test_ratios_are_of_medians_and_each_peer_and_mode_has_its_mean_of_deltas_cases() -> None:
     assert [result.ratio("iceberg") for result in REPORT.results] == [1.5, 6.0, 0.5, None]
     assert [result.ratio("delta-rs") for result in REPORT.results] == [None, None, 0.25, 8.0]
     assert REPORT.geometric_means() == {
@@ -107,6 +116,10 @@ def test_the_json_has_all_that_was_measured(tmp_path: Path) -> None:
     assert written["cases"][2]["deletion_vectors"] is False
     assert written["cases"][2]["peers"]["delta-rs"]["rows_equal"] is False
     assert written["cases"][3]["in_geometric_mean"] is False
+
+
+def test_peers_whose_rows_differ_are_named() -> None:
+    assert REPORT.problem() == "Rows differ from the engine's: delta-rs, upsert (copy-on-write)."
 
 
 def test_a_report_without_results_has_no_means() -> None:

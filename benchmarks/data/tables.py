@@ -13,11 +13,14 @@ from random import Random
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 from assets import tpcds
 from deltaweave.identifiers import quoted
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 TARGET_FILES = 28
@@ -138,12 +141,10 @@ class Workspace:
         name = f"source-{str(fractions).replace('/', '-')}-{key_type}"
 
         def make(path: Path) -> None:
-            import pyarrow.parquet
-
             staged = path.with_name("rows.parquet")
             rows = source_rows(self.parts(), fractions, key_type)
             # Small row groups let Spark read and write the source with all cores.
-            pyarrow.parquet.write_table(rows, staged, row_group_size=65_536)
+            pq.write_table(rows, staged, row_group_size=65_536)
             self.spark.read.parquet(str(staged)).write.format("delta").save(str(path))
 
         return self.made_once(name, make)
@@ -177,8 +178,6 @@ def split(generated: Path, directory: Path, files: int) -> None:
         directory: An existing directory for `part-00.parquet` and so on.
         files: The number of files; row counts differ by one at most.
     """
-    import pyarrow.parquet
-
     with generated.open("rb") as lines:
         rows = sum(1 for _ in lines)
     batches = tpcds.batches(generated)
@@ -186,7 +185,7 @@ def split(generated: Path, directory: Path, files: int) -> None:
     for number in range(files):
         wanted = rows * (number + 1) // files - rows * number // files
         path = directory / f"part-{number:02}.parquet"
-        with pyarrow.parquet.ParquetWriter(path, tpcds.schema()) as writer:
+        with pq.ParquetWriter(path, tpcds.schema()) as writer:
             while wanted > 0:
                 if batch is None or batch.num_rows == 0:
                     batch = next(batches)
@@ -211,8 +210,6 @@ def source_rows(parts: Sequence[Path], fractions: Fractions, key_type: KeyType) 
     Returns:
         The matched rows in the order of the parts, then the others.
     """
-    import pyarrow as pa
-
     random = Random(_SEED)
     drawn = sorted(random.sample(parts, max(1, round(fractions.files_matched * len(parts)))))
     matched = _draw(drawn, fractions.rows_matched, random)
@@ -232,16 +229,13 @@ def source_rows(parts: Sequence[Path], fractions: Fractions, key_type: KeyType) 
 
 def _draw(parts: Sequence[Path], fraction: float, random: Random) -> pa.Table:
     """Draw a fraction of all rows in the parts; only one part is in memory at a time."""
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    counts = [pyarrow.parquet.read_metadata(part).num_rows for part in parts]
+    counts = [pq.read_metadata(part).num_rows for part in parts]
     places = sorted(random.sample(range(sum(counts)), round(fraction * sum(counts))))
     chunks = []
     begin = 0
     for part, count in zip(parts, counts, strict=True):
         here = [place - begin for place in places if begin <= place < begin + count]
-        chunks.append(pyarrow.parquet.read_table(part).take(pa.array(here, pa.int64())))
+        chunks.append(pq.read_table(part).take(pa.array(here, pa.int64())))
         begin += count
     return pa.concat_tables(chunks)
 
@@ -251,10 +245,7 @@ def _replaced(rows: pa.Table, name: str, values: pa.Array) -> pa.Table:
 
 
 def _highest(parts: Sequence[Path], name: str) -> int:
-    import pyarrow.compute as pc
-    import pyarrow.parquet
-
-    columns = (pyarrow.parquet.read_table(part, columns=[name])[name] for part in parts)
+    columns = (pq.read_table(part, columns=[name])[name] for part in parts)
     return max(int(pc.max(column).as_py()) for column in columns)
 
 

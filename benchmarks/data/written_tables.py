@@ -6,12 +6,13 @@ So a log can name files that do not exist, and writing a table of many files tak
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import pyarrow
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 Action = Mapping[str, Any]
 
@@ -19,10 +20,26 @@ _TYPES = {"int64": "long", "int32": "integer", "double": "double", "string": "st
 _TYPES |= {"binary": "binary"}
 
 
+def write_table(
+    path: Path,
+    files: Iterable[pa.Table],
+    *,
+    measured: Sequence[str] = (),
+    deletion_vectors: bool = False,
+) -> Path:
+    """Write a table of these files, with statistics of these columns; return its path."""
+    adds, schema = [], None
+    for number, rows in enumerate(files):
+        adds.append(write_file(path, f"part-{number}.parquet", rows, measured))
+        schema = rows.schema
+    write_commit(path, 0, [*table_actions(schema, deletion_vectors=deletion_vectors), *adds])
+    return path
+
+
 def table_actions(
-    schema: pyarrow.Schema, *, deletion_vectors: bool, partitioned_by: Sequence[str] = ()
+    schema: pa.Schema, *, deletion_vectors: bool, partitioned_by: Sequence[str] = ()
 ) -> list[Action]:
-    """The actions that define a table: its protocol, schema and properties."""
+    """Return the actions that define a table: its protocol, schema and properties."""
     fields = [
         {"name": field.name, "type": _TYPES[str(field.type)], "nullable": True, "metadata": {}}
         for field in schema
@@ -48,17 +65,14 @@ def table_actions(
 def write_file(
     table: Path,
     name: str,
-    rows: pyarrow.Table,
+    rows: pa.Table,
     measured: Sequence[str],
     partition: Mapping[str, str] | None = None,
 ) -> Action:
     """Write a data file; return the action that adds it, with statistics of these columns."""
-    import pyarrow.compute as pc
-    import pyarrow.parquet
-
     path = table / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    pyarrow.parquet.write_table(rows, path)
+    pq.write_table(rows, path)
     bounds = {column: pc.min_max(rows[column]).as_py() for column in measured}
     statistics = {
         "numRecords": rows.num_rows,
@@ -87,7 +101,7 @@ def write_commit(table: Path, version: int, actions: Sequence[Action]) -> None:
 
 
 def write_checkpoint(
-    table: Path, version: int, actions: Sequence[Action], further: pyarrow.Array | None = None
+    table: Path, version: int, actions: Sequence[Action], further: pa.Array | None = None
 ) -> None:
     """Write the checkpoint of a version with these actions, and the pointer to it.
 
@@ -97,9 +111,6 @@ def write_checkpoint(
         actions: Actions of any kind.
         further: More AddFiles, as an array of structs with the fields of `add_type`.
     """
-    import pyarrow as pa
-    import pyarrow.parquet
-
     log = table / "_delta_log"
     types = {**_table_types(), "add": add_type()}
     schema = pa.schema(list(types.items()))
@@ -108,7 +119,7 @@ def write_checkpoint(
         for name, kind in types.items()
     ]
     size = len(actions)
-    with pyarrow.parquet.ParquetWriter(log / _file(version, "checkpoint.parquet"), schema) as file:
+    with pq.ParquetWriter(log / _file(version, "checkpoint.parquet"), schema) as file:
         file.write_table(pa.table(columns, schema=schema))
         if further is not None:
             none = {name: pa.nulls(len(further), kind) for name, kind in types.items()}
@@ -118,10 +129,8 @@ def write_checkpoint(
     (log / "_last_checkpoint").write_text(json.dumps(pointer))
 
 
-def add_type() -> pyarrow.DataType:
-    """The type of a checkpoint's column `add`."""
-    import pyarrow as pa
-
+def add_type() -> pa.DataType:
+    """Return the type of a checkpoint's column `add`."""
     fields = [
         ("path", pa.string()),
         ("partitionValues", pa.map_(pa.string(), pa.string())),
@@ -133,10 +142,8 @@ def add_type() -> pyarrow.DataType:
     return pa.struct(fields)
 
 
-def _table_types() -> dict[str, pyarrow.DataType]:
-    """The types of a checkpoint's columns `protocol` and `metaData`."""
-    import pyarrow as pa
-
+def _table_types() -> dict[str, pa.DataType]:
+    """Return the types of a checkpoint's columns `protocol` and `metaData`."""
     texts = pa.map_(pa.string(), pa.string())
     protocol = [
         ("minReaderVersion", pa.int32()),
@@ -156,7 +163,7 @@ def _table_types() -> dict[str, pyarrow.DataType]:
 
 
 def _as_maps(value: Any) -> Any:
-    """The value for Arrow: objects that are maps in a checkpoint become lists of pairs."""
+    """Return the value for Arrow: objects that are maps in a checkpoint become lists of pairs."""
     if not isinstance(value, dict):
         return value
     maps = {"options", "configuration", "partitionValues"}

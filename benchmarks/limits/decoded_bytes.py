@@ -7,18 +7,16 @@ should ends one of them.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from benchmarks.data.tables import sql_name
-from benchmarks.data.written_tables import table_actions, write_commit, write_file
+from benchmarks.data.written_tables import write_table
 from benchmarks.limits.limit import LimitMerge
-
-if TYPE_CHECKING:
-    import pyarrow
+from benchmarks.merge.case import UPSERT, Statement
 
 _MIB = 1024 * 1024
 _CLUSTER = {"spark.master": "local-cluster[1,2,2048]", "spark.executor.memory": "2048m"}
-_UPSERT = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
 _TEXT, _SOURCE_TEXT, _LATE_TEXT, _KEY = 250, 9_000, 5_000, 3_000
 _FIRST_ROWS = 1_000
 _LATE_FILES = 4
@@ -32,10 +30,10 @@ def repeated_text(directory: Path, size: int) -> LimitMerge:
     """
     rows = max(2, size * _MIB // _TEXT)
     changed = max(2, size * _MIB // 4 // _SOURCE_TEXT)
-    target = _table(directory / "target", [_repeated(range(rows), _TEXT)])
+    target = write_table(directory / "target", [_repeated(range(rows), _TEXT)])
     start = rows - changed // 2
     ids = range(start, start + changed)
-    source = _table(directory / "source", [_repeated(ids, _SOURCE_TEXT)])
+    source = write_table(directory / "source", [_repeated(ids, _SOURCE_TEXT)])
     counts = {"numTargetRowsUpdated": changed // 2}
     counts["numTargetRowsInserted"] = changed - changed // 2
     return _upsert(target, source, counts)
@@ -46,8 +44,6 @@ def late_bytes(directory: Path, size: int) -> LimitMerge:
 
     So no sample of first rows shows the `size` MiB of texts, which files store once.
     """
-    import pyarrow as pa
-
     late = max(1, size * _MIB // _LATE_TEXT // _LATE_FILES)
     rows = _FIRST_ROWS + late
     starts = [number * rows for number in range(_LATE_FILES)]
@@ -60,12 +56,12 @@ def late_bytes(directory: Path, size: int) -> LimitMerge:
         )
         for start in starts
     ]
-    target = _table(directory / "target", files)
+    target = write_table(directory / "target", files)
     ids = [start + place for start in starts for place in (0, rows - 1)]
     changed = pa.table({"id": pa.array(ids, pa.int64()), "text": pa.repeat("changed", len(ids))})
     return _upsert(
         target,
-        _table(directory / "source", [changed]),
+        write_table(directory / "source", [changed]),
         {"numTargetRowsUpdated": len(ids), "numTargetRowsInserted": 0},
     )
 
@@ -73,30 +69,20 @@ def late_bytes(directory: Path, size: int) -> LimitMerge:
 def wide_keys(directory: Path, size: int) -> LimitMerge:
     """An upsert by `size` keys of 3,000 characters, of which half match; the target has as many."""
     half = size // 2
-    target = _table(directory / "target", _keyed(range(size)))
-    source = _table(directory / "source", _keyed(range(half, half + size)))
+    target = write_table(directory / "target", _keyed(range(size)))
+    source = write_table(directory / "source", _keyed(range(half, half + size)))
     counts = {"numTargetRowsUpdated": size - half, "numTargetRowsInserted": half}
     return _upsert(target, source, counts)
 
 
 def _upsert(target: Path, source: Path, counts: dict[str, int]) -> LimitMerge:
-    statement = (
-        f"MERGE INTO {sql_name(target)} t USING {sql_name(source)} s ON t.id = s.id {_UPSERT}"
-    )
+    # Where rows change, files are copied: these tables have no deletion vectors.
+    statement = Statement(sql_name(source), "t.id = s.id", UPSERT).into(target)
     return LimitMerge(target, statement, counts, _CLUSTER)
 
 
-def _table(path: Path, files: list[pyarrow.Table]) -> Path:
-    """Write a table of these files, which are copied where rows change."""
-    adds = [write_file(path, f"part-{i}.parquet", rows, []) for i, rows in enumerate(files)]
-    write_commit(path, 0, [*table_actions(files[0].schema, deletion_vectors=False), *adds])
-    return path
-
-
-def _repeated(ids: range, length: int) -> pyarrow.Table:
+def _repeated(ids: range, length: int) -> pa.Table:
     """Return rows with texts of a length that take three values in turn, and share their memory."""
-    import pyarrow as pa
-
     texts = pa.array([letter * length for letter in "abc"])
     chunk = texts.take(pa.array([i % 3 for i in range(min(_ROWS_OF_A_CHUNK, len(ids)))]))
     whole, rest = divmod(len(ids), len(chunk))
@@ -104,10 +90,8 @@ def _repeated(ids: range, length: int) -> pyarrow.Table:
     return pa.table({"id": pa.array(ids, pa.int64()), "text": pa.chunked_array(chunks)})
 
 
-def _keyed(ids: range) -> list[pyarrow.Table]:
+def _keyed(ids: range) -> list[pa.Table]:
     """Return files of rows whose ids are long texts that differ at their ends."""
-    import pyarrow as pa
-
     prefix = "k" * (_KEY - 12)
     files = []
     for begin in range(0, len(ids), _ROWS_OF_A_CHUNK):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from benchmarks.data.tables import sql_name
 from benchmarks.data.written_tables import (
@@ -12,20 +13,18 @@ from benchmarks.data.written_tables import (
     write_checkpoint,
     write_commit,
     write_file,
+    write_table,
 )
 from benchmarks.limits.limit import LimitMerge
-
-if TYPE_CHECKING:
-    import pyarrow
+from benchmarks.merge.case import UPSERT, Statement
 
 _ROWS_OF_A_FILE = 1_000
 _REAL_FILES = 5
-_UPSERT = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
 
 
 def many_add_files(directory: Path, size: int) -> LimitMerge:
     """An upsert that must find the few files that exist by the source's keys alone."""
-    target, source = directory / "target", directory / "source"
+    target = directory / "target"
     adds = [
         write_file(
             target,
@@ -42,16 +41,14 @@ def many_add_files(directory: Path, size: int) -> LimitMerge:
     write_checkpoint(target, 1, [*table, *adds], _named_alone(range(_REAL_FILES, size)))
     there, begin = _REAL_FILES * _ROWS_OF_A_FILE, size * _ROWS_OF_A_FILE
     ids = [*range(0, there, 100), *range(begin, begin + 50)]
-    _write_source(source, _rows(ids, "sent"))
-    statement = f"MERGE INTO {sql_name(target)} t USING {sql_name(source)} s ON t.id = s.id "
+    source = write_table(directory / "source", [_rows(ids, "sent")], measured=["id"])
+    statement = Statement(sql_name(source), "t.id = s.id", UPSERT).into(target)
     counts = {"numTargetRowsUpdated": there // 100, "numTargetRowsInserted": 50}
-    return LimitMerge(target, statement + _UPSERT, counts)
+    return LimitMerge(target, statement, counts)
 
 
-def _named_alone(numbers: range) -> pyarrow.Array:
+def _named_alone(numbers: range) -> pa.Array:
     """AddFiles of files that do not exist; the number of each gives its range of ids."""
-    import pyarrow as pa
-
     n = _ROWS_OF_A_FILE
     statistics = [
         f'{{"numRecords":{n},"minValues":{{"id":{i * n}}},"maxValues":{{"id":{(i + 1) * n - 1}}},'
@@ -72,10 +69,7 @@ def _named_alone(numbers: range) -> pyarrow.Array:
 
 def many_partitions(directory: Path, size: int) -> LimitMerge:
     """An update of one row in each partition."""
-    import pyarrow as pa
-
-    target, source = directory / "target", directory / "source"
-    of_partition = 10
+    target, of_partition = directory / "target", 10
     adds = []
     for number in range(size):
         ids = range(number * of_partition, (number + 1) * of_partition)
@@ -85,20 +79,11 @@ def many_partitions(directory: Path, size: int) -> LimitMerge:
     table = table_actions(schema, deletion_vectors=True, partitioned_by=["p"])
     write_commit(target, 0, [*table, *adds])
     rows = _rows(range(0, size * of_partition, of_partition), "sent")
-    _write_source(source, rows.append_column("p", pa.array(range(size), pa.int32())))
-    statement = (
-        f"MERGE INTO {sql_name(target)} t USING {sql_name(source)} s "
-        f"ON t.p = s.p AND t.id = s.id {_UPSERT}"
-    )
+    rows = rows.append_column("p", pa.array(range(size), pa.int32()))
+    source = write_table(directory / "source", [rows], measured=["id"])
+    statement = Statement(sql_name(source), "t.p = s.p AND t.id = s.id", UPSERT).into(target)
     return LimitMerge(target, statement, {"numTargetRowsUpdated": size})
 
 
-def _rows(ids: range | list[int], state: str) -> pyarrow.Table:
-    import pyarrow as pa
-
+def _rows(ids: range | list[int], state: str) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64()), "state": pa.repeat(state, len(ids))})
-
-
-def _write_source(path: Path, rows: pyarrow.Table) -> None:
-    add = write_file(path, "part-0.parquet", rows, ["id"])
-    write_commit(path, 0, [*table_actions(rows.schema, deletion_vectors=False), add])

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
 
 from benchmarks.data.tables import sql_name
-from benchmarks.data.written_tables import table_actions, write_commit, write_file
+from benchmarks.data.written_tables import write_file, write_table
 from benchmarks.limits.limit import LimitMerge
-
-if TYPE_CHECKING:
-    import pyarrow
+from benchmarks.merge.case import UPSERT, Statement
 
 _ROWS_OF_A_FILE = 1_000_000
 _EXECUTOR_MIB = 1024
 _PAYLOAD_BYTES = 1024
-_UPSERT = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
 
 
 def large_source(directory: Path, size: int) -> LimitMerge:
@@ -31,9 +30,7 @@ def large_source(directory: Path, size: int) -> LimitMerge:
     _write(target, there, lambda ids: _with_payload(ids, seed=0), rows_of_a_file=100_000)
     for number, ids in enumerate(_ranges(range(there // 2, there // 2 + rows), 100_000)):
         write_file(source, f"part-{number}.parquet", _with_payload(ids, seed=number + 1), [])
-    statement = (
-        f"MERGE INTO {sql_name(target)} t USING parquet.`{source}` s ON t.id = s.id {_UPSERT}"
-    )
+    statement = Statement(f"parquet.`{source}`", "t.id = s.id", UPSERT).into(target)
     matched = there - there // 2
     counts = {"numTargetRowsUpdated": matched, "numTargetRowsInserted": rows - matched}
     cluster = {"spark.master": f"local-cluster[1,2,{_EXECUTOR_MIB}]"}
@@ -41,10 +38,7 @@ def large_source(directory: Path, size: int) -> LimitMerge:
     return LimitMerge(target, statement, counts, cluster)
 
 
-def _with_payload(ids: range, seed: int) -> pyarrow.Table:
-    import numpy as np
-    import pyarrow as pa
-
+def _with_payload(ids: range, seed: int) -> pa.Table:
     drawn = np.random.default_rng(seed).bytes(len(ids) * _PAYLOAD_BYTES)
     buffers = [None, pa.py_buffer(drawn)]
     payload = pa.Array.from_buffers(pa.binary(_PAYLOAD_BYTES), len(ids), buffers)
@@ -56,15 +50,11 @@ def many_pairs(directory: Path, size: int) -> LimitMerge:
 
     So half as many rows are deleted as there are pairs.
     """
-    import pyarrow as pa
-
     target, source = directory / "target", directory / "source"
     deleted = size // 2
     keys = max(4, deleted // 4_000 * 4)  # rows take the keys in turn
 
-    def rows(ids: range) -> pyarrow.Table:
-        import numpy as np
-
+    def rows(ids: range) -> pa.Table:
         return pa.table(
             {"id": pa.array(ids, pa.int64()), "k": np.arange(ids.start, ids.stop) % keys}
         )
@@ -74,12 +64,9 @@ def many_pairs(directory: Path, size: int) -> LimitMerge:
     # The source has three of every four keys.
     matching = [key for key in range(keys) if key % 4]
     twice = pa.table({"k": pa.array(matching * 2, pa.int64())})
-    add = write_file(source, "part-0.parquet", twice, ["k"])
-    write_commit(source, 0, [*table_actions(twice.schema, deletion_vectors=False), add])
-    statement = (
-        f"MERGE INTO {sql_name(target)} t USING {sql_name(source)} s ON t.k = s.k "
-        "WHEN MATCHED THEN DELETE"
-    )
+    write_table(source, [twice], measured=["k"])
+    delete = ("WHEN MATCHED THEN DELETE",)
+    statement = Statement(sql_name(source), "t.k = s.k", delete).into(target)
     return LimitMerge(target, statement, {"numTargetRowsDeleted": number // 4 * 3})
 
 
@@ -88,19 +75,14 @@ def many_rows(directory: Path, size: int) -> LimitMerge:
     target, source = directory / "target", directory / "source"
     new = size // 100
 
-    def rows(ids: range) -> pyarrow.Table:
-        import numpy as np
-        import pyarrow as pa
-
+    def rows(ids: range) -> pa.Table:
         of = np.arange(ids.start, ids.stop, ids.step)
         columns = {"id": of, "customer": (of * 7919 % 1_000_003).astype("int32"), "price": of / 7}
         return pa.table({**columns, "state": pa.repeat("open", len(of))})
 
     _write(target, size, rows)
     _write(source, size // 10 + new, lambda ids: rows(range(ids.start * 10, ids.stop * 10, 10)))
-    statement = (
-        f"MERGE INTO {sql_name(target)} t USING {sql_name(source)} s ON t.id = s.id {_UPSERT}"
-    )
+    statement = Statement(sql_name(source), "t.id = s.id", UPSERT).into(target)
     counts = {"numTargetRowsUpdated": size // 10, "numTargetRowsInserted": new}
     return LimitMerge(target, statement, counts)
 
@@ -108,15 +90,13 @@ def many_rows(directory: Path, size: int) -> LimitMerge:
 def _write(
     path: Path,
     number: int,
-    rows: Callable[[range], pyarrow.Table],
+    rows: Callable[[range], pa.Table],
     rows_of_a_file: int = _ROWS_OF_A_FILE,
 ) -> None:
     """Write a table of this many rows; the first column is its key."""
-    adds = []
-    for place, ids in enumerate(_ranges(range(number), rows_of_a_file)):
-        written = rows(ids)
-        adds.append(write_file(path, f"part-{place}.parquet", written, written.column_names[:1]))
-    write_commit(path, 0, [*table_actions(rows(range(0)).schema, deletion_vectors=True), *adds])
+    files = (rows(ids) for ids in _ranges(range(number), rows_of_a_file))
+    key = rows(range(0)).column_names[:1]
+    write_table(path, files, measured=key, deletion_vectors=True)
 
 
 def _ranges(ids: range, length: int) -> Iterator[range]:

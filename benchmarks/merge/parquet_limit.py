@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from urllib.parse import unquote
 
-from deltaweave.engine.report import TouchedFiles
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+from deltaweave.engine.report import TouchedFiles
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -56,8 +56,6 @@ def parquet_limit(
         directory: An existing directory, for copies of the new files.
         cores: How many files are read or written at a time.
     """
-    import pyarrow.parquet as pq
-
     added = set(files.added)
     marked = [table / unquote(path) for path in files.removed if path in added]
     rewritten = [table / unquote(path) for path in files.removed if path not in added]
@@ -76,8 +74,6 @@ def parquet_limit(
 
 
 def _read(file: Path, columns: Sequence[str] | None) -> pa.Table:
-    import pyarrow.parquet as pq
-
     # The file alone: by its path, pyarrow would take the names of directories for partitions.
     with pq.ParquetFile(file) as opened:
         present = set(opened.schema_arrow.names)

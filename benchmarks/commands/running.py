@@ -62,7 +62,8 @@ def checked(directory: Path, json: Path | None, plot: Path | None = None) -> Pat
 
     The command ends if the directory or an output file cannot be written.
     """
-    terminal.check_outputs(json, plot)
+    terminal.check_output(json)
+    terminal.check_plot(plot)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -23,23 +23,24 @@ FAILED, MISUSED, UNKNOWN = 1, 2, 3
 it is unknown whether a merge was committed."""
 
 
-def check_outputs(json: Path | None, plot: Path | None = None) -> None:
+def check_output(file: Path | None) -> None:
     """End the command if its output file cannot be written."""
-    if plot is not None and importlib.util.find_spec("matplotlib") is None:
+    if file is not None and not os.access(file.absolute().parent, os.W_OK):
+        fail(f"{file} cannot be written: its directory is missing or closed.", MISUSED)
+
+
+def check_plot(plot: Path | None) -> None:
+    """End the command if its chart cannot be drawn or written."""
+    if plot is None:
+        return
+    if importlib.util.find_spec("matplotlib") is None:
         fail("--plot needs matplotlib: pip install matplotlib.", MISUSED)
-    if plot is not None:
-        _check_format(plot)
-    for file in (json, plot):
-        if file is not None and not os.access(file.absolute().parent, os.W_OK):
-            fail(f"{file} cannot be written: its directory is missing or closed.", MISUSED)
-
-
-def _check_format(plot: Path) -> None:
     from matplotlib.backend_bases import FigureCanvasBase
 
     known = sorted(FigureCanvasBase.filetypes)
     if plot.suffix.lower().removeprefix(".") not in known:
         fail(f"--plot {plot}: its suffix is to be one of {', '.join(known)}.", MISUSED)
+    check_output(plot)
 
 
 def check_java() -> None:

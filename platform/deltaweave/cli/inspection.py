@@ -24,7 +24,7 @@ from deltaweave.cli.options import (
     reading_disk,
     working,
 )
-from deltaweave.terminal import check_outputs
+from deltaweave.terminal import check_plot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,7 +100,7 @@ def inspect(
     Files with floating bounds are those of earlier releases by whose footers Spark may miss rows
     with NaN; `maintain` rewrites them.
     """
-    check_outputs(None, plot)
+    check_plot(plot)
     small_bytes = int(small * _MEBIBYTE)
     with reading_disk(table):
         found = _on_disk(table, key, small_bytes, conf)

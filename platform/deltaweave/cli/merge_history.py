@@ -24,7 +24,7 @@ from deltaweave.cli.options import (
     reading_disk,
     working,
 )
-from deltaweave.terminal import check_outputs
+from deltaweave.terminal import check_plot
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -54,7 +54,7 @@ def history(
 
     Of a table on a disk, the log is read without Spark.
     """
-    check_outputs(None, plot)
+    check_plot(plot)
     merges: Sequence[Commit | Row] | None = None
     with reading_disk(table):
         found = commits_on_disk(table, conf)

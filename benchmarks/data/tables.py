@@ -86,7 +86,7 @@ class Workspace:
         return MERGE_ON_READ if self.deletion_vectors else COPY_ON_WRITE
 
     def made_once(self, name: str, make: Callable[[Path], None]) -> Path:
-        """The path of what `make` writes to the path it gets; `make` runs only the first time."""
+        """Return the path of what `make` writes to the path that it gets, once for all runs."""
         path = self.directory / f"scale-{self.scale:g}" / name
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ class Workspace:
         return path
 
     def target(self, name: str, write: Callable[[Path], None]) -> Path:
-        """A target table that `write` makes, one with deletion vectors and one without."""
+        """Return a target that `write` makes, one with deletion vectors and one without."""
         vectors = "on" if self.deletion_vectors else "off"
         return self.made_once(f"{name}-vectors-{vectors}", write)
 
@@ -124,20 +124,20 @@ class Workspace:
             writer.save(str(path))
 
     def parts(self) -> list[Path]:
-        """The generated rows in the generator's order, as Parquet files of equal row counts."""
+        """Return the generated rows in their order, as Parquet files of equal row counts."""
         directory = self.made_once("parts", self._generate_parts)
         return sorted(directory.glob("*.parquet"))
 
     def web_returns(self) -> Path:
-        """The target of Delta's cases: not partitioned, with a file for each part."""
+        """Return the target of Delta's cases: not partitioned, with a file for each part."""
         return self.target("web_returns", lambda path: self.write_delta(self.returns(), path))
 
     def returns(self) -> DataFrame:
-        """The generated rows."""
+        """Return the generated rows."""
         return self.spark.read.parquet(*map(str, self.parts()))
 
     def web_returns_source(self, fractions: Fractions, key_type: KeyType) -> Path:
-        """A source with rows of web_returns, as a Delta table."""
+        """Return a source with rows of web_returns, as a Delta table."""
         name = f"source-{str(fractions).replace('/', '-')}-{key_type}"
 
         def make(path: Path) -> None:
@@ -196,7 +196,7 @@ def split(generated: Path, directory: Path, files: int) -> None:
 
 
 def source_rows(parts: Sequence[Path], fractions: Fractions, key_type: KeyType) -> pa.Table:
-    """Rows of a merge source, drawn from the parts that the target's files were written from.
+    """Draw the rows of a merge source from the parts that the target's files were written from.
 
     New keys are fractions below 1 in both columns, as in Delta's benchmark. If keys are integers,
     they are order numbers above all others. Each fraction counts the rows in the drawn files and is
@@ -269,5 +269,5 @@ def _link(file: str, link: str) -> None:
 
 
 def sql_name(table: Path) -> str:
-    """The name of the Delta table at a path in SQL."""
+    """Return the name of the Delta table at a path in SQL."""
     return f"delta.{quoted(str(table))}"

@@ -29,7 +29,7 @@ class UnknownLimitError(ValueError):
 
 
 def chosen_limits(names: Sequence[str]) -> list[Limit]:
-    """The limits with these names, in the order of the names; all limits if no name is given.
+    """Return the limits with these names, in the order of the names; all limits without names.
 
     Raises:
         UnknownLimitError: No limit has one of the names.

@@ -24,7 +24,7 @@ _ROWS_OF_A_CHUNK = 10_000
 
 
 def repeated_text(directory: Path, size: int) -> LimitMerge:
-    """An upsert of texts into one file, where both repeat three values and files store each once.
+    """Write an upsert of texts into one file; both repeat three values, which files store once.
 
     The target has `size` MiB of texts, the source a quarter as many; half of its rows match.
     """
@@ -40,7 +40,7 @@ def repeated_text(directory: Path, size: int) -> LimitMerge:
 
 
 def late_bytes(directory: Path, size: int) -> LimitMerge:
-    """An update of two rows in each of four files, whose first rows are empty and others are not.
+    """Write an update of two rows in each of four files, of which the first rows alone are empty.
 
     So no sample of first rows shows the `size` MiB of texts, which files store once.
     """
@@ -67,7 +67,7 @@ def late_bytes(directory: Path, size: int) -> LimitMerge:
 
 
 def wide_keys(directory: Path, size: int) -> LimitMerge:
-    """An upsert by `size` keys of 3,000 characters, of which half match; the target has as many."""
+    """Write an upsert by `size` keys of 3,000 characters into as many; half of them match."""
     half = size // 2
     target = write_table(directory / "target", _keyed(range(size)))
     source = write_table(directory / "source", _keyed(range(half, half + size)))

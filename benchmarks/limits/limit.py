@@ -43,5 +43,5 @@ class Limit:
     write: Callable[[Path, int], LimitMerge]
 
     def scaled(self, scale: float) -> int:
-        """The size times a factor, but at least the smallest size."""
+        """Return the size times a factor, and at least the smallest size."""
         return max(self.smallest, round(self.size * scale))

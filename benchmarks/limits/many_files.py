@@ -23,7 +23,7 @@ _REAL_FILES = 5
 
 
 def many_add_files(directory: Path, size: int) -> LimitMerge:
-    """An upsert that must find the few files that exist by the source's keys alone."""
+    """Write an upsert that must find the few files that exist by the source's keys alone."""
     target = directory / "target"
     adds = [
         write_file(
@@ -48,7 +48,7 @@ def many_add_files(directory: Path, size: int) -> LimitMerge:
 
 
 def _named_alone(numbers: range) -> pa.Array:
-    """AddFiles of files that do not exist; the number of each gives its range of ids."""
+    """Return AddFiles of files that do not exist; the number of each gives its range of ids."""
     n = _ROWS_OF_A_FILE
     statistics = [
         f'{{"numRecords":{n},"minValues":{{"id":{i * n}}},"maxValues":{{"id":{(i + 1) * n - 1}}},'
@@ -68,7 +68,7 @@ def _named_alone(numbers: range) -> pa.Array:
 
 
 def many_partitions(directory: Path, size: int) -> LimitMerge:
-    """An update of one row in each partition."""
+    """Write an update of one row in each partition."""
     target, of_partition = directory / "target", 10
     adds = []
     for number in range(size):

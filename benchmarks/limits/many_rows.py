@@ -19,7 +19,7 @@ _PAYLOAD_BYTES = 1024
 
 
 def large_source(directory: Path, size: int) -> LimitMerge:
-    """An upsert of `size` MiB of rows, with an executor that has half as much memory.
+    """Write an upsert of `size` MiB of rows, for an executor that has half as much memory.
 
     The engine materializes a source of Parquet files, because they could change. The payload of the
     rows cannot be compressed. One executor with two cores runs in a separate process.
@@ -46,7 +46,7 @@ def _with_payload(ids: range, seed: int) -> pa.Table:
 
 
 def many_pairs(directory: Path, size: int) -> LimitMerge:
-    """A delete of three of four rows in each file, where two source rows match each deleted row.
+    """Write a delete of three of four rows in each file; two source rows match each of these.
 
     So half as many rows are deleted as there are pairs.
     """
@@ -71,7 +71,7 @@ def many_pairs(directory: Path, size: int) -> LimitMerge:
 
 
 def many_rows(directory: Path, size: int) -> LimitMerge:
-    """An upsert that updates a tenth of the rows and inserts a hundredth as many new ones."""
+    """Write an upsert that updates a tenth of the rows and inserts a hundredth as many."""
     target, source = directory / "target", directory / "source"
     new = size // 100
 

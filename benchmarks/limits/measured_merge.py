@@ -105,7 +105,7 @@ def sampled_memory() -> Iterator[PeakMemory]:
 
 
 def heap_peaks_mib(log: Path) -> tuple[int, int]:
-    """The most heap in use before and after a garbage collection, by a JVM's `-Xlog:gc`.
+    """Return the most heap in use before and after a garbage collection, by `-Xlog:gc`.
 
     After a collection, the heap holds what the program needs, and garbage that only a later
     collection finds.
@@ -118,7 +118,7 @@ def heap_peaks_mib(log: Path) -> tuple[int, int]:
 
 
 def _descendants(root: int) -> Iterator[tuple[int, int]]:
-    """The processes that a process started, directly or indirectly, each with its parent."""
+    """Yield the processes that a process started, or that those did, each with its parent."""
     parents = {}
     for entry in _PROC.iterdir():
         if entry.name.isdigit() and (found := _parent(int(entry.name))) is not None:
@@ -147,7 +147,7 @@ def _resident_mib(pid: int) -> int:
 
 
 def _read(pid: int, file: str) -> str:
-    """A file of a process; empty if the process has ended."""
+    """Return a file of a process; empty if the process has ended."""
     try:
         return (_PROC / str(pid) / file).read_text(errors="replace")
     except OSError:

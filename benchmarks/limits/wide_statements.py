@@ -17,7 +17,7 @@ _VALUES = 10  # value columns of the table for many clauses
 
 
 def many_clauses(directory: Path, size: int) -> LimitMerge:
-    """Half of the clauses are WHEN MATCHED, three tenths NOT MATCHED, the rest BY SOURCE."""
+    """Write a merge with half of the clauses MATCHED and a fifth NOT MATCHED BY SOURCE."""
     not_matched, by_source = size * 3 // 10, size * 2 // 10
     matched = size - not_matched - by_source
     names = [f"v{i}" for i in range(_VALUES)]
@@ -72,7 +72,7 @@ def _by_source(number: int) -> Iterator[str]:
 
 
 def many_columns(directory: Path, size: int) -> LimitMerge:
-    """An upsert of all columns."""
+    """Write an upsert of all columns."""
     names = [f"v{i}" for i in range(size - 2)]
     target = _target(directory, names)
     source = _source(directory, _numbered(range(_ROWS // 2, _ROWS * 3 // 2), names))
@@ -82,7 +82,7 @@ def many_columns(directory: Path, size: int) -> LimitMerge:
 
 
 def _numbered(ids: range, names: list[str]) -> pa.Table:
-    """Rows with an id, a state, and value columns of these names."""
+    """Return rows with an id, a state, and value columns of these names."""
     values = pa.array(ids, pa.int32())
     columns = {"id": pa.array(ids, pa.int64()), "state": pa.repeat("open", len(ids))}
     return pa.table({**columns, **dict.fromkeys(names, values)})

@@ -28,11 +28,11 @@ class Statement:
     clauses: tuple[str, ...]
 
     def into(self, target: Path) -> str:
-        """The statement's text for the Delta table at this path."""
+        """Return the statement's text for the Delta table at this path."""
         return self.into_table(sql_name(target))
 
     def into_table(self, name: str) -> str:
-        """The statement's text for the table of this name."""
+        """Return the statement's text for the table of this name."""
         lines = [f"MERGE INTO {name} t", f"USING {self.source} s"]
         return "\n".join([*lines, f"ON {self.condition}", *self.clauses])
 

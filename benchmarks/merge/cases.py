@@ -41,7 +41,7 @@ class UnknownCaseError(ValueError):
 
 
 def delta_cases() -> list[Case]:
-    """The 16 cases of Delta's benchmark."""
+    """Return the 16 cases of Delta's benchmark."""
     return [
         *(_of_delta("single_insert_only", "insert", each, INSERT_ALL) for each in _INSERTS),
         *(
@@ -54,7 +54,7 @@ def delta_cases() -> list[Case]:
 
 
 def further_cases() -> list[Case]:
-    """Cases that ask one question each and are not in the geometric mean."""
+    """Return cases that ask one question each and are not in the geometric mean."""
     return [
         Case("small_into_100k", "10 rows into 100,000", further_tables.small_into_100k),
         Case("small_into_partitions", "10 rows by partition", further_tables.small_into_partitions),
@@ -106,7 +106,7 @@ def further_cases() -> list[Case]:
 
 
 def _with_features() -> list[Case]:
-    """Upserts into tables with features, and one that moves rows to other partitions."""
+    """Return upserts into tables with features, and one that moves rows to other partitions."""
     with_change_feed, with_row_tracking = (
         partial(_with_property, name=name, enabled=f"delta.enable{feature}")
         for name, feature in (("change-feed", "ChangeDataFeed"), ("row-tracking", "RowTracking"))
@@ -132,7 +132,7 @@ def _with_features() -> list[Case]:
 
 
 def chosen(names: Sequence[str], cases: Sequence[Case]) -> list[Case]:
-    """The cases with these names, in the order of the cases; Delta's 16 if no name is given.
+    """Return the cases with these names, in the order of the cases; Delta's 16 without names.
 
     Raises:
         UnknownCaseError: No case has one of the names.
@@ -162,7 +162,7 @@ def _of_delta(kind: str, label: str, fractions: Fractions, *clauses: str) -> Cas
 
 
 def _in_words(label: str, fractions: Fractions) -> str:
-    """What a case does, for a chart: `upsert: 1% of rows in 50% of files, 0.1% new`."""
+    """Return what a case does: `upsert: 1% of rows in 50% of files, 0.1% new`."""
     matched, new = (
         f"{share * 100:g}%" for share in (fractions.rows_matched, fractions.rows_not_matched)
     )

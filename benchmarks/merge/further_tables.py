@@ -221,7 +221,7 @@ def thousand_partitions(workspace: Workspace) -> Merges:
 
 
 def web_returns_times(workspace: Workspace, times: int) -> Path:
-    """web_returns, then copies of its rows under higher order numbers, in as many files each."""
+    """Return web_returns with copies of its rows under higher order numbers, in as many files."""
 
     def make(path: Path) -> None:
         returns = workspace.returns()
@@ -245,7 +245,7 @@ def _accounts(workspace: Workspace, name: str = "accounts", files: int = _SMALL_
 
 
 def _accounts_by_part(workspace: Workspace, name: str, partitions: int, rows_of_each: int) -> Path:
-    """A table of accounts in partitions of as many rows each."""
+    """Return a table of accounts in partitions of as many rows each."""
 
     def make(path: Path) -> None:
         # One task for each partition of the table, so that each gets one file.
@@ -257,12 +257,12 @@ def _accounts_by_part(workspace: Workspace, name: str, partitions: int, rows_of_
 
 
 def _part(rows_of_each: int) -> Column:
-    """The partition of an account, by its id."""
+    """Return the partition of an account, by its id."""
     return F.expr(f"CAST(id DIV {rows_of_each} AS INT)")
 
 
 def _account_rows(ids: DataFrame, state: str) -> DataFrame:
-    """A row with columns of a few types for each id; other columns stay."""
+    """Return a row with columns of a few types for each id; other columns stay."""
     number = F.col("id")
     return ids.withColumns(
         {
@@ -278,7 +278,7 @@ def _keyed_by_uuid(rows: DataFrame) -> DataFrame:
 
 
 def _uuid(number: Column) -> Column:
-    """A UUID from the MD5 of a number: the same on every machine."""
+    """Return a UUID from the MD5 of a number: the same on every machine."""
     groups = "(.{8})(.{4})(.{4})(.{4})(.{12})"
     return F.regexp_replace(F.md5(number.cast("string")), groups, "$1-$2-$3-$4-$5")
 

@@ -19,12 +19,12 @@ _ROWS_OF_A_FILE = 1_000
 
 
 def found_by_condition(workspace: Workspace) -> Merges:
-    """The ON condition names the key range of the one file."""
+    """Merge by a condition that names the key range of the one file."""
     return _merges(workspace, f"t.id = s.id AND t.id < {_ROWS_OF_A_FILE}")
 
 
 def found_by_key(workspace: Workspace) -> Merges:
-    """Only the source's keys can prune the other files."""
+    """Merge by the source's keys, which alone can prune the other files."""
     return _merges(workspace, "t.id = s.id")
 
 
@@ -59,7 +59,7 @@ def _write_table(workspace: Workspace, path: Path) -> None:
 
 
 def _add(number: int) -> dict[str, Any]:
-    """The action that adds the file of this number, with its thousand ids."""
+    """Return the action that adds the file of this number, with its thousand ids."""
     low = number * _ROWS_OF_A_FILE
     statistics = {
         "numRecords": _ROWS_OF_A_FILE,

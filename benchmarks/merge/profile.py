@@ -185,7 +185,7 @@ def time_parts(
 
 
 def _length(whole: Interval, intervals: Sequence[Interval]) -> float:
-    """How much of the whole the intervals cover together."""
+    """Return how much of the whole the intervals cover together."""
     covered, reached = 0.0, whole[0]
     for began, ended in sorted(intervals):
         begin, end = max(began, reached), min(ended, whole[1])

@@ -82,7 +82,7 @@ def noted_calls(spark: SparkSession) -> Iterator[list[Interval]]:
 
 
 def _newest_jobs(spark: SparkSession) -> Iterator[Any]:
-    """The jobs that Spark remembers, the newest first; it forgets the oldest of many."""
+    """Yield the jobs that Spark remembers, the newest first; it forgets the oldest of many."""
     # Spark notes what happens in a thread of its own.
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     return iterate(_store(spark).jobsList(_EVERY_STATUS))
@@ -93,5 +93,5 @@ def _store(spark: SparkSession) -> Any:
 
 
 def _seconds(time: Any) -> float:
-    """A Scala Option of a Java date as seconds since the epoch."""
+    """Return a Scala Option of a Java date as seconds since the epoch."""
     return int(time.get().getTime()) / 1000

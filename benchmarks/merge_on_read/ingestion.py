@@ -172,7 +172,7 @@ def _wait(query: StreamingQuery, seconds: float) -> None:
 
 
 def _batches(spark: SparkSession, use_case: UseCase) -> list[Mapping[str, float]]:
-    """The number of changes, the oldest and newest change, and the commit time of each batch."""
+    """Return the number of changes, the oldest and newest, and the commit time of each batch."""
     changes = use_case.table.changes.path_or_name
     history = spark.sql(f"DESCRIBE HISTORY {sql_name(Path(changes))}")
     # The first version created the changeset; each later version appended the batch of its number.
@@ -196,7 +196,7 @@ def _batches(spark: SparkSession, use_case: UseCase) -> list[Mapping[str, float]
 
 
 def _is_right(use_case: UseCase) -> bool:
-    """Whether the changes are numbered from 0 without gaps, and the view shows the newest."""
+    """Return whether changes are numbered from 0 without gaps, and the view shows the newest."""
     number = F.col(SEQUENCE)["at"]["number"]
     changes = use_case.table.changes.read().where(F.col(BATCH) > 1)
     found = changes.agg(

@@ -224,7 +224,7 @@ def _measurements(home: Path) -> Iterator[Measurement]:
 
 
 def _builtin(spark: SparkSession, base: Path, changes: Path) -> float:
-    """The time of Delta's own MERGE of the same changes, in seconds."""
+    """Return the time of Delta's own MERGE of the same changes, in seconds."""
     newest = spark.read.format("delta").load(str(changes)).where("_cdc_batch > 1")
     values = [
         F.col("_cdc_values")[name].alias(name)
@@ -251,7 +251,7 @@ def _builtin(spark: SparkSession, base: Path, changes: Path) -> float:
 
 
 def _are_equal(table: MergeOnReadTable, home: Path, directory: Path) -> bool:
-    """Whether all methods, all strategies and built-in MERGE give the same rows."""
+    """Return whether all methods, all strategies and built-in MERGE give the same rows."""
     found = [fingerprint(table.read(method)) for method in METHODS]
     with tempfile.TemporaryDirectory(dir=directory, prefix=".clones-") as clones:
         for strategy in STRATEGIES:

@@ -110,7 +110,7 @@ def _compute(spark: SparkSession, query: str) -> None:
 
 
 def _in_one_line(error: Exception) -> str:
-    """The error's name and the first line of its message."""
+    """Return the error's name and the first line of its message."""
     said = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {said[0]}"
 

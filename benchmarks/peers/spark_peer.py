@@ -189,14 +189,14 @@ class PeerProcess:
         return answer
 
     def _why(self) -> str:
-        """The exception that stopped its JVM, if the log names one."""
+        """Return the exception that stopped its JVM, if the log names one."""
         printed = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
         thrown = [line for line in printed if line.startswith("Exception in thread")]
         return f" {thrown[0]}" if thrown else ""
 
 
 def session_conf(spark: SparkSession) -> dict[str, str]:
-    """The part of our session's configuration that a peer's session shares: all but Delta's."""
+    """Return our session's configuration without Delta's part, for a peer's session."""
     conf = spark.sparkContext.getConf()
     ours = {name: conf.get(name) for name in local_conf() if name not in delta_conf()}
     return {

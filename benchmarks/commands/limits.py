@@ -15,7 +15,8 @@ from deltaweave.terminal import MISUSED, check_java, fail
 
 def limits(
     name: Annotated[
-        list[str] | None, typer.Argument(help="Names of limits (see --list). [default: all]")
+        list[str] | None,
+        typer.Argument(help="Names of limits (see --list). By default, all are run."),
     ] = None,
     driver_memory: Annotated[
         str, typer.Option(help="The driver's heap (spark.driver.memory).")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,7 +11,6 @@ from benchmarks.commands.running import (
     Directory,
     Json,
     Keys,
-    KeyType,
     Plot,
     Runs,
     Scale,
@@ -30,24 +28,18 @@ from benchmarks.report import environment_of
 from deltaweave.terminal import MISUSED, fail
 
 
-class DeletionVectors(str, Enum):
-    """Whether the measured targets have deletion vectors."""
-
-    on = "on"
-    off = "off"
-    both = "both"
-
-
 def merge(
     scale: Scale = 1,
     deletion_vectors: Annotated[
-        DeletionVectors, typer.Option(help="Targets with deletion vectors, without, or both.")
-    ] = DeletionVectors.both,
+        Literal["on", "off", "both"],
+        typer.Option(help="Targets with deletion vectors, without, or both."),
+    ] = "both",
     case: Annotated[
-        list[str] | None, typer.Option(help="A case (see --list); repeatable. [default: 16]")
+        list[str] | None,
+        typer.Option(help="A case (see --list); repeatable. By default, Delta's 16 run."),
     ] = None,
     runs: Runs = 3,
-    keys: Keys = KeyType.double,
+    keys: Keys = "double",
     log_files: Annotated[
         int, typer.Option(help="Files that the log of many_files_log names.", min=2)
     ] = 100_000,
@@ -83,11 +75,9 @@ def merge(
     if profile and plot is not None:
         fail("--plot draws the ratios of a comparison, and --profile has none.", MISUSED)
     directory = checked(directory, json, plot)
-    vectors = {"on": [True], "off": [False], "both": [True, False]}[deletion_vectors.value]
+    vectors = {"on": [True], "off": [False], "both": [True, False]}[deletion_vectors]
     with session(directory) as spark:
-        workspaces = [
-            Workspace(spark, directory, scale, each, keys.value, log_files) for each in vectors
-        ]
+        workspaces = [Workspace(spark, directory, scale, each, keys, log_files) for each in vectors]
         settings = {**settings_of(workspaces[0], runs), "log_files": log_files}
         environment = environment_of(spark)
         report: MergeReport | ProfileReport

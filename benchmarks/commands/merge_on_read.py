@@ -74,7 +74,9 @@ def ingest(
     rows: Rows = 1_000_000,
     per_minute: Annotated[
         list[int] | None,
-        typer.Option(help="Changes a minute; repeatable. [default: 12,000, then 4 times that]"),
+        typer.Option(
+            help="Changes a minute; repeatable. By default, 12,000, then 4 times as many each."
+        ),
     ] = None,
     seconds: Annotated[int, typer.Option(help="How long each rate lasts.", min=1)] = 60,
     every: Annotated[str, typer.Option(help="How often a batch is appended.")] = "5 seconds",

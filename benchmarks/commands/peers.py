@@ -14,7 +14,6 @@ from benchmarks.commands.running import (
     Directory,
     Json,
     Keys,
-    KeyType,
     Runs,
     announce,
     checked,
@@ -35,7 +34,7 @@ from deltaweave.terminal import MISUSED, fail
 
 
 class PeerName(str, Enum):
-    """A peer of MERGE."""
+    """A peer of MERGE; the command line takes no lists of literals."""
 
     iceberg = "iceberg"
     delta_rs = "delta-rs"
@@ -46,16 +45,17 @@ def peers(
         float, typer.Option(help="TPC-DS scale factor; 1 is 71,763 rows.", min=0.01)
     ] = 1,
     peer: Annotated[
-        list[PeerName] | None, typer.Option(help="A peer; repeatable. [default: both]")
+        list[PeerName] | None,
+        typer.Option(help="A peer; repeatable. By default, both run."),
     ] = None,
     case: Annotated[
         list[str] | None,
         typer.Option(
             help="One of Delta's 16 cases, or of all where delta-rs runs alone; repeatable. "
-            "[default: 16]"
+            "By default, the 16 run."
         ),
     ] = None,
-    keys: Keys = KeyType.double,
+    keys: Keys = "double",
     runs: Runs = 3,
     json: Json = None,
     directory: Directory = DIRECTORY,
@@ -67,9 +67,9 @@ def peers(
     compared with our table with deletion vectors, and its copy-on-write mode with ours without.
     delta-rs merges into clones of our table without vectors. All take turns with the engine.
     """
-    names = {each.value for each in peer or PeerName}
+    names = [each.value for each in peer or PeerName]
     chosen_peers = [each for name, each in PEERS.items() if name in names]
-    chosen = _chosen_cases(case or [], with_iceberg=ICEBERG.name in names)
+    chosen = _chosen_cases(case or [], with_iceberg=ICEBERG in chosen_peers)
     directory = checked(directory, json)
     with failing_in_one_line():
         for each in chosen_peers:
@@ -79,7 +79,7 @@ def peers(
             each.name: stack.enter_context(each.started(spark, directory)) for each in chosen_peers
         }
         workspaces = [
-            Workspace(spark, directory, scale, mode == MERGE_ON_READ, keys.value)
+            Workspace(spark, directory, scale, mode == MERGE_ON_READ, keys)
             for mode in MODES
             if any(mode in each.modes for each in chosen_peers)
         ]

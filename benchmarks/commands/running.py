@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from assets.tpcds import GeneratorError
+from benchmarks.data.tables import KeyType, Workspace
 from benchmarks.peers.peer import PeerError
 from benchmarks.report import Report
 from deltaweave import terminal
@@ -23,17 +23,9 @@ from deltaweave.terminal import FAILED, fail
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from benchmarks.data.tables import Workspace
     from benchmarks.merge.case import Case
 
 AnyReport = TypeVar("AnyReport", bound=Report[Any])
-
-
-class KeyType(str, Enum):
-    """The type of the key columns in the sources of Delta's cases."""
-
-    double = "double"
-    integer = "integer"
 
 
 Keys = Annotated[
@@ -47,10 +39,6 @@ Runs = Annotated[int, typer.Option(help="Timed runs of each side.", min=1)]
 Scale = Annotated[float, typer.Option(help="TPC-DS scale factor; 1 is 71,763 rows.", min=0.001)]
 Json = Annotated[Path | None, typer.Option(help="Write all that was measured here.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw a chart here (.png, .svg, .pdf).")]
-Changed = Annotated[
-    float, typer.Option(help="Share of the rows that have a change.", min=0.0001, max=1)
-]
-Rows = Annotated[int, typer.Option(help="Rows of the base.", min=1)]
 Directory = Annotated[Path, typer.Option(help="Where generated data and tables are kept.")]
 DIRECTORY = Path(".bench")
 

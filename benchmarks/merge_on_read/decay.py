@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from benchmarks.data.tables import compute
 from benchmarks.merge_on_read.tables import UseCase
 from benchmarks.report import Report, environment_of, screen_table
-from deltaweave.delta.jvm import compute
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,7 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from assets import tpcds
-from benchmarks.data.tables import Workspace, clone
+from benchmarks.data.tables import Workspace, clone, compute
 from benchmarks.merge.runner import checksums, fingerprint
 from benchmarks.merge_on_read.tables import changed_table, drawn_changes, returns_table
 from benchmarks.peers.hudi import HUDI
@@ -26,7 +26,6 @@ from benchmarks.peers.spark_peer import SparkPeer, SqlUpsert, session_conf
 from benchmarks.report import Report, environment_of, screen_table
 from deltaweave import __version__
 from deltaweave.changes.merge_on_read import MergeOnReadTable
-from deltaweave.delta.jvm import compute
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, get_args
 from pyspark.sql import functions as F
 
 from assets import tpcds
-from benchmarks.data.tables import Workspace, clone, sql_name
+from benchmarks.data.tables import Workspace, clone, compute, sql_name
 from benchmarks.merge.runner import builtin_merge, fingerprint
 from benchmarks.merge_on_read.tables import changed_table, returns_table
 from benchmarks.report import Report, environment_of, screen_table
 from deltaweave.changes.merge_on_read import MergeOnReadTable, ViewMethod
-from deltaweave.delta.jvm import compute
 from deltaweave.identifiers import quoted
 
 if TYPE_CHECKING:

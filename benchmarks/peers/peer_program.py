@@ -105,7 +105,7 @@ def _a_partition_for_each_file(spark: SparkSession) -> Iterator[None]:
 
 
 def _compute(spark: SparkSession, query: str) -> None:
-    """Compute every column of every row and discard them, as `delta.jvm.compute` does for us."""
+    """Compute every column of every row and discard them, as `data.tables.compute` does for us."""
     spark.sql(query)._jdf.queryExecution().toRdd().count()
 
 

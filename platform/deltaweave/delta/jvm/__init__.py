@@ -64,7 +64,6 @@ from deltaweave.delta.jvm.functions import (
 )
 from deltaweave.delta.jvm.gateway import (
     column_of,
-    compute,
     data_frame,
     data_frame_of_plan,
     delta_line,
@@ -126,7 +125,6 @@ __all__ = [
     "collected",
     "column_named",
     "column_of",
-    "compute",
     "condition_and_state",
     "constant",
     "data_frame",

@@ -198,15 +198,6 @@ def is_a(spark: SparkSession, java_object: JavaObject, class_name: str) -> bool:
     return bool(is_instance_of(spark.sparkContext._gateway, java_object, class_name))
 
 
-def compute(rows: DataFrame) -> int:
-    """Compute every column of every row, keep nothing, and return the number of rows.
-
-    The sink "noop" would do the same, but Delta 4.4 cannot read tables with deletion vectors into
-    sinks of Spark's data source V2.
-    """
-    return int(rows._jdf.queryExecution().toRdd().count())
-
-
 def plan_text(rows: DataFrame) -> str:
     """Return the plans of a query, from parsed to physical, as Spark prints them."""
     return str(rows._jdf.queryExecution().toString())

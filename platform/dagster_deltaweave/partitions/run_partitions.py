@@ -42,7 +42,7 @@ def hidden_tag(name: str) -> str:
 
 
 WAITED_TAG = hidden_tag("deltaweave/waited_for")
-"""Run tag: the older partition because of which a run failed; see `wrote`."""
+"""Run tag: the older partition that made a run fail; see `wrote`."""
 
 ATTEMPT_TAG = hidden_tag("deltaweave/attempt")
 """Run tag: the number of the run among those that the sensor requested for its delivery."""

@@ -39,7 +39,7 @@ _TOLERANCE, _TOLERANCE_OF_A_SERVER = "INTERVAL '1' HOUR", "INTERVAL '24' HOUR"
 _BEFORE_THIS = "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
 
 _HINT = (
-    " that was made long before it, so it is of another log, whose positions begin anew. Give the "
+    " that was made long before it, so it is of another log, whose positions start over. Give the "
     "messages of that log a greater epoch (debezium_changes: epoch=): "
     "docs/how-to/another-log.md shows how."
 )

@@ -37,10 +37,10 @@ _BEFORE_ALL: Mapping[str, Any] = MappingProxyType(
 # incremental snapshots of PostgreSQL, and for MongoDB it may be the time at which the row was sent.
 _SNAPSHOTS_HAVE_POSITIONS = ("mysql", "sqlserver")
 
-# It counts anew in each event of the log, and all events of a compressed transaction have the
+# It starts again in each event of the log, and all events of a compressed transaction have the
 # position of the whole (binlog_transaction_compression). The offset orders them as the log does. So
-# it does with Oracle's changes of one SCN: `txSeq` counts anew in each transaction.
-_COUNTED_ANEW = ("mysql", "row")
+# it does with Oracle's changes of one SCN: `txSeq` starts again in each transaction.
+_NUMBERED_AGAIN = ("mysql", "row")
 
 _FILES_IN_INNODB = ".ibb"
 _NO_POSITION = (
@@ -68,7 +68,7 @@ def position(
         at = F.col(SOURCE)[field].cast(data_type)
         if (connector, field) == ("mysql", "file"):
             at = _in_order(at)
-        if (connector, field) == _COUNTED_ANEW and offset is not None:
+        if (connector, field) == _NUMBERED_AGAIN and offset is not None:
             at = F.when(at.isNotNull(), 0)
         before_all = F.lit(_BEFORE_ALL[data_type]).cast(data_type)
         of_row = (

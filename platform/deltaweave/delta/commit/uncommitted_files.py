@@ -61,7 +61,7 @@ class OwnFiles:
     directories: set[str] = field(default_factory=set)
 
     def begin_beside(self, files: FileList) -> None:
-        """Note that a write begins, of which files may lie beside these."""
+        """Note that a write begins whose files may be beside these."""
         self.may_exist = True
         locations = files.rows["location"].to_pylist()
         self.directories.update(location.rpartition("/")[0] for location in locations)

@@ -21,7 +21,7 @@ _FORCE_CACHED = "spark.databricks.delta.merge.materializeCachedSource"
 def reason_to_materialize(merge: ResolvedMerge, *, through_views: bool = False) -> str | None:
     """Return why evaluating the source twice could give two results, or None if it cannot.
 
-    Reasons, order and names are those of Delta 4.4, but for the current time.
+    Reasons, order and names are those of Delta 4.4, except for the current time.
 
     Args:
         merge: The merge.

@@ -40,7 +40,7 @@ def repeated_text(directory: Path, size: int) -> LimitMerge:
 
 
 def late_bytes(directory: Path, size: int) -> LimitMerge:
-    """Write an update of two rows in each of four files, of which the first rows alone are empty.
+    """Write an update of two rows in each of four files, whose first rows alone are empty.
 
     So no sample of first rows shows the `size` MiB of texts, which files store once.
     """

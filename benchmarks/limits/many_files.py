@@ -1,4 +1,4 @@
-"""Limits of the log: a million files of which a merge touches few, and many touched partitions."""
+"""Limits of the log: a million files, few of them touched, and many touched partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table whose log names many files, of which a merge touches one: it shows the cost of a log.
+"""A table whose log names many files, one of them touched by a merge: it shows the cost of a log.
 
 Only one file exists. The others are actions with statistics in a commit and a checkpoint.
 """

@@ -205,7 +205,7 @@ class Clones:
         return replace(self.prepared, statements=self.prepared.statements[:1])
 
     def clear(self) -> None:
-        """Remove the clones that there are."""
+        """Remove all clones."""
         for table in self.directory.iterdir():
             shutil.rmtree(table)
 

@@ -42,7 +42,7 @@ class Decay:
 
 
 class DecayReport(Report[Decay]):
-    """The times of two tables, of which the second was rematerialized."""
+    """The times of two tables, the second of them rematerialized."""
 
     benchmark = "decay"
 

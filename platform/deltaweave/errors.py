@@ -29,8 +29,6 @@ DeltaweaveError
 The type says whether to retry: catch `Transient` to retry, `Terminal` to give up. Every error has
 its arguments as attributes. Every message says what happened, to which table, in which operation,
 what state the data is in, and what to do next.
-
-The module is above 300 lines because it is the one place of all errors.
 """
 
 from __future__ import annotations

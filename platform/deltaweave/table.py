@@ -1,7 +1,4 @@
-"""The front door: a Delta table by path or name.
-
-The module is above 300 lines because half of it documents the public methods of one class.
-"""
+"""The front door: a Delta table by path or name."""
 
 from __future__ import annotations
 

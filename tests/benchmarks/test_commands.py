@@ -282,7 +282,7 @@ def test_the_benchmark_of_merge_on_read_compares_every_way(
 
 @pytest.mark.minutes
 @pytest.mark.usefixtures("spark", "generator")
-def test_the_benchmark_beside_other_formats_tells_which_did_not_run_and_whose_rows_differ(
+def test_the_report_of_peers_has_those_that_did_not_run_or_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("benchmarks.data.tables.TARGET_FILES", 2)
@@ -308,7 +308,7 @@ def test_the_benchmark_beside_other_formats_tells_which_did_not_run_and_whose_ro
 
 
 @pytest.mark.minutes
-def test_the_benchmark_of_ingestion_loses_no_change_and_says_how_fresh_the_table_is(
+def test_ingestion_loses_no_change_and_reports_how_fresh_the_table_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("benchmarks.merge_on_read.ingestion._WARM_UP_SECONDS", 1)

@@ -113,7 +113,7 @@ def _unapplied(
 
 
 def _why_not_unapplied(definition: AssetsDefinition | None, read: str) -> str | None:
-    """Why what loads cannot read the rows that its own table lacks; None if it can."""
+    """Return why what loads cannot read the rows that its own table lacks; None if it can."""
     if definition is None:
         return f"only an asset can read {read} rows: they are those its own table lacks"
     if not isinstance(definition.node_def, OpDefinition):

@@ -93,7 +93,7 @@ def by_run(run_id: str, value: str = "") -> str:
 
 
 def wrote(run: DagsterRun, tag: str) -> bool:
-    """Whether the run itself has written the tag."""
+    """Tell whether the run itself has written the tag."""
     value = written_tag(run.tags, tag) or ""
     # Earlier releases did not name the run, and a retry may have such a tag of the run before.
     is_unnamed = value and "(run " not in value and run.parent_run_id is None
@@ -154,7 +154,7 @@ def output_is_full_refresh(context: OutputContext) -> bool:
 
 
 def covers_all_partitions(context: OutputContext, keys: Sequence[str]) -> bool:
-    """Whether the asset has no partitions, or has some and these are all of them.
+    """Tell whether these are all partitions of the asset; also true if it has none.
 
     A window that has opened since the run was created has no rows until a run materializes it.
     """

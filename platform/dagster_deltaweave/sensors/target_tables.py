@@ -215,7 +215,7 @@ class SensorTarget:
     def _location(
         self, definition: AssetsDefinition, key: AssetKey, declaration: TableDeclaration
     ) -> str | None:
-        """Where the asset's log can be read, if it can be without Spark."""
+        """Return where the asset's log can be read, if it can be without Spark."""
         needed, name = _needed(definition, key), _manager_of(definition, key)
         try:
             with build_resources(needed, instance=self.context.instance) as resources:

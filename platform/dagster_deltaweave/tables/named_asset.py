@@ -28,7 +28,7 @@ AssetOrKey: TypeAlias = AssetsDefinition | AssetSpec | AssetKey | str
 
 
 def one_or_more(assets: Any, kinds: tuple[Any, ...], of: str, wanted: str) -> list[Any]:
-    """What a builder got, as a list also if it got one alone.
+    """Return what a builder got as a list, also if it got one alone.
 
     Args:
         assets: One, or several.
@@ -139,7 +139,7 @@ class NamedAsset:
         return "__".join(re.sub(r"[^A-Za-z0-9_]", "_", part) for part in self.key.path)
 
     def declared_place(self, operation: str) -> TablePlace:
-        """Where the table is, or how it is written; nothing if only the key is given.
+        """Return where the table is, or how it is written; nothing if only the key is given.
 
         Args:
             operation: What is to be done with the table, for error messages.
@@ -151,7 +151,7 @@ class NamedAsset:
         return _place(self.metadata or {}, self.key, operation)
 
     def place(self, context: OpExecutionContext, key: AssetKey, operation: str) -> TablePlace:
-        """As `declared_place`, by the key that the asset has in a run."""
+        """Return the same as `declared_place`, by the key that the asset has in a run."""
         metadata = self.metadata
         if metadata is None:
             graph = _graph(context)

@@ -126,7 +126,7 @@ def inspect(
 
 
 def _on_disk(table: str, key: list[str], small_bytes: int, conf: list[str]) -> _Inspection | None:
-    """What the files of the log say; None if Spark has to read them."""
+    """Read the files of the log; None if Spark has to read them."""
     directory = table_on_disk(table, conf)
     if directory is None:
         return None
@@ -163,7 +163,7 @@ def _on_disk(table: str, key: list[str], small_bytes: int, conf: list[str]) -> _
 def _by_spark(
     spark: SparkSession, table: str, key: list[str], small_bytes: int, *, plotted: bool
 ) -> _Inspection:
-    """What Delta says."""
+    """Ask Delta."""
     from deltaweave import Table
 
     target = Table(spark, table)

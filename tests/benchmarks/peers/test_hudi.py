@@ -3,7 +3,7 @@ from __future__ import annotations
 from benchmarks.peers.hudi import HUDI
 
 
-def test_an_upsert_is_by_keys_into_a_merge_on_read_table_that_is_not_compacted() -> None:
+def test_an_upsert_by_keys_goes_into_a_table_that_is_not_compacted() -> None:
     sql = HUDI.upsert(["id", "part", "state"], ["id", "part"])
 
     *_, create, operation = sql.make

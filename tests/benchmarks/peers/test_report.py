@@ -52,7 +52,7 @@ REPORT = PeersReport(
 )
 
 
-def test_ratios_are_of_medians_and_each_peer_and_mode_has_its_mean_of_deltas_cases() -> None:
+def test_ratios_are_of_medians_and_each_peer_and_mode_has_its_mean() -> None:
     assert [result.ratio("iceberg") for result in REPORT.results] == [1.5, 6.0, 0.5, None]
     assert [result.ratio("delta-rs") for result in REPORT.results] == [None, None, 0.25, 8.0]
     assert REPORT.geometric_means() == {

@@ -71,7 +71,7 @@ def test_a_process_answers_jobs_and_tells_which_of_them_failed(tmp_path: Path) -
     ]
 
 
-def test_a_process_that_ends_early_is_an_error_that_names_its_log_and_what_its_jvm_threw(
+def test_a_process_that_ends_early_is_an_error_that_names_its_log(
     tmp_path: Path,
 ) -> None:
     thrown = 'Exception in thread "main" java.lang.RuntimeException: [not found]'

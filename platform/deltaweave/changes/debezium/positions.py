@@ -88,7 +88,7 @@ def position(
 
 
 def without_position(connector: Connector, place: Column) -> Column:
-    """What is wrong with a message that its log does not order (string); null if nothing is."""
+    """Return what is wrong with a message that its log does not order (string), or null."""
     if connector != "mysql":
         return F.lit(None).cast("string")
     problem = F.concat(F.lit("the message at "), place, F.lit(_NO_POSITION))

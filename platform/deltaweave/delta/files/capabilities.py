@@ -3,8 +3,6 @@
 The table lists what is allowed. A type or a use that is not in it is left to Spark, and so is a key
 of a column's metadata that is not in it, if Spark or Delta may give it a meaning. Readers and
 writers take columns as `Capable`, which only this module makes.
-
-The module is above 300 lines because it is the one place of all capabilities.
 """
 
 from __future__ import annotations

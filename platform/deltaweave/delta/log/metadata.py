@@ -44,7 +44,7 @@ class TableMetadata:
 
     @staticmethod
     def of(spark: SparkSession, metadata: JavaObject) -> TableMetadata:
-        """What Delta's `Metadata` says; a few py4j calls."""
+        """Read Delta's `Metadata`; a few py4j calls."""
         return TableMetadata.of_action(actions.to_json(spark, metadata))
 
     @staticmethod

@@ -32,7 +32,7 @@ def conjuncts(expression: JavaObject) -> list[JavaObject]:
 
 
 def asks_for_current(spark: SparkSession, plan: JavaObject) -> bool:
-    """Whether each query of a plan looks up the current time, user, catalog or schema."""
+    """Tell whether each query of a plan looks up the current time, user, catalog or schema."""
 
     def make() -> JavaObject:
         return jvm_.jvm(spark).org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()

@@ -33,7 +33,7 @@ def spark_schema(spark: SparkSession, java_schema: JavaObject, *, columns: int =
 
 
 def is_padded(column: StructField) -> bool:
-    """Whether Spark pads a column or a part of it where it reads: files may lack the blanks."""
+    """Tell whether Spark pads a column, or a part of it, when it reads files without the blanks."""
     return re.search(r"\bchar\(", column.metadata.get(OF_LIMITED_LENGTH, "")) is not None
 
 

@@ -4,8 +4,6 @@ One query evaluates the source, as the merge's only job; pyarrow reads a table w
 be evaluated. Where clauses depend on the source row alone, it is known before any match which
 clause takes a row, and what it writes. Where WHEN MATCHED clauses read the target, the source's
 columns that they read are collected instead.
-
-The module is above 300 lines because one query computes all of a source's columns.
 """
 
 from __future__ import annotations

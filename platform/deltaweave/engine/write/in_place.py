@@ -4,8 +4,6 @@ Spark computes the changed rows and groups them by file. A task for each file th
 pyarrow and replaces the changed rows (see tasks/parquet_rewrite). Each file becomes one new file
 with its rows in the same order. Unmodified rows are not shuffled, and a sorted table stays sorted.
 Where an update may move rows to another partition, all changed rows leave their files instead.
-
-The module is above 300 lines because what is left to Spark stands beside what is not.
 """
 
 from __future__ import annotations

@@ -22,9 +22,10 @@ from deltaweave.delta.jvm import gateway
 from deltaweave.delta.log import TableLog, file_list
 from deltaweave.errors import DeltaweaveError
 from deltaweave.identifiers import column, quoted
-from tests.builders import configured, frame
+from tests.builders import frame
 from tests.kept_tables import IS_ANOTHER_PAIR, copy_or_write_table
 from tests.merge_cases.case import COPY_ON_WRITE, FEED, Layout, MergeCase
+from tests.settings import configured
 
 CHANGED_ROWS = (
     "numTargetRowsInserted",

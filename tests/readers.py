@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from deltaweave.identifiers import quoted
-from tests.oracles import configured
+from tests.settings import configured
 
 VECTORIZED: Mapping[str, str] = {}  # as Spark does by default
 ROW_READER = {"spark.sql.parquet.enableVectorizedReader": "false"}

@@ -31,7 +31,8 @@ from deltaweave.delta.statement import ParsedMerge
 from tests.builders import frame, write_table
 from tests.deltaweave.engine.test_options import REFUSED
 from tests.locks import held_by_another_process, lock_file
-from tests.oracles import configured, error_classes, newest_version, rows_as_text
+from tests.oracles import error_classes, newest_version, rows_as_text
+from tests.settings import configured
 from tests.spark_jobs import jobs_of
 
 TARGET = [(1, "a"), (2, "b"), (3, "c")]

@@ -17,14 +17,8 @@ from tests.merge_cases import CASES, CASES_BY_NAME
 from tests.merge_cases.case import AMBIGUOUS, COPY_ON_WRITE, VECTORS_AND_FEED, Layout, MergeCase
 from tests.merge_cases.recorded import oracle
 from tests.on_driver import written_on_driver
-from tests.oracles import (
-    Outcome,
-    Stage,
-    assert_outcome,
-    assert_same_files,
-    assert_same_rows,
-    configured,
-)
+from tests.oracles import Outcome, Stage, assert_outcome, assert_same_files, assert_same_rows
+from tests.settings import configured
 
 BY_BUILDER = [
     "update_from_both_sides_and_constants",

@@ -31,9 +31,10 @@ from deltaweave.engine.write.driver_choice import ON_DRIVER
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from deltaweave.errors import CommitConflictError, DeltaweaveError
 from tests.builders import Rows, frame, write_table
-from tests.oracles import change_feed, configured, newest_version, rows_as_text
+from tests.oracles import change_feed, newest_version, rows_as_text
 from tests.properties.test_merge_equals_built_in import EXAMPLES, SEEDS, in_this_number
 from tests.rivals import overtake
+from tests.settings import configured
 
 pytestmark = pytest.mark.minutes
 

@@ -27,8 +27,9 @@ from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from deltaweave.maintenance import UpkeepPolicy
 from deltaweave.maintenance.operations import optimize, purge, statistics, vacuum
 from tests.big_source import keep_pairs_on_executors
-from tests.builders import configured, frame, write_table
+from tests.builders import frame, write_table
 from tests.conftest import TINY_DATA
+from tests.settings import configured
 from tests.torture.killed_model import (
     COUNT_SCHEMA,
     COUNTED,

@@ -36,7 +36,7 @@ from tests.deltaweave.changes.changing import (
     joined,
 )
 from tests.deltaweave.changes.drawn import DRAWN
-from tests.oracles import configured
+from tests.settings import configured
 
 # 1 has versions and an event that none shows; 2 is deleted; 3 stays as it is.
 BEFORE = Batch(

@@ -16,7 +16,7 @@ from deltaweave.engine.write.driver_choice import ON_DRIVER
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column, quoted, table_name
-from tests.oracles import configured
+from tests.settings import configured
 
 pytestmark = pytest.mark.minutes
 

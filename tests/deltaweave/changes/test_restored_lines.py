@@ -32,7 +32,7 @@ from tests.deltaweave.changes.test_restores import (
     rows_of,
 )
 from tests.deltaweave.engine.test_session_settings import APPLICATION, VERSION
-from tests.oracles import configured
+from tests.settings import configured
 
 ANEW = "spark.databricks.delta.columnMapping.reuseColumnMetadataDuringOverwrite"
 EAST, WEST = "Asia/Tokyo", "America/Los_Angeles"

@@ -14,8 +14,8 @@ from deltaweave import Table
 from deltaweave.cli import app, charts
 from deltaweave.engine.write.driver_choice import ON_DRIVER
 from tests.builders import frame, write_table
-from tests.oracles import configured
 from tests.readers import give_floating_bounds
+from tests.settings import configured
 
 
 def run(*arguments: object) -> Result:

@@ -17,7 +17,8 @@ import deltaweave
 from deltaweave import Table, errors
 from deltaweave.engine.find.driver_setting import ON_DRIVER
 from tests.builders import frame, write_table
-from tests.oracles import configured, rows_as_text
+from tests.oracles import rows_as_text
+from tests.settings import configured
 
 COLUMNS = "c CHAR(3), v INT"
 NOT_PADDED = {"spark.sql.legacy.charVarcharAsString": "true"}

@@ -25,7 +25,8 @@ from tests.merge_cases.case import (
     update,
     update_all,
 )
-from tests.oracles import Stage, configured, rows_as_text
+from tests.oracles import Stage, rows_as_text
+from tests.settings import configured
 
 TARGET = [("a", 1), ("b", 2), ("c", 3)]
 # Only the last has no match, and only its k is a number.

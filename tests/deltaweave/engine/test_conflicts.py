@@ -22,7 +22,8 @@ from deltaweave.delta.statement import analyzer
 from deltaweave.engine import run
 from deltaweave.engine.redo import MAX_COMMIT_ATTEMPTS
 from tests.builders import frame, write_table
-from tests.oracles import configured, newest_version, rows_as_text
+from tests.oracles import newest_version, rows_as_text
+from tests.settings import configured
 
 PARTITIONED = "k INT, v INT, p STRING"
 

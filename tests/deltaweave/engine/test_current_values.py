@@ -13,7 +13,7 @@ from deltaweave.delta.jvm import spark_line
 from deltaweave.engine.find.driver_setting import ON_DRIVER
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.builders import write_table
-from tests.oracles import configured
+from tests.settings import configured
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 NOW = "string(current_time(6))"

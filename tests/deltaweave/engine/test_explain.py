@@ -11,7 +11,7 @@ import deltaweave
 from deltaweave import Table
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.builders import frame, write_table
-from tests.oracles import configured
+from tests.settings import configured
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
 UPDATE = "WHEN MATCHED THEN UPDATE SET v = s.v"

@@ -17,7 +17,8 @@ from tests.big_source import keep_pairs_on_executors
 from tests.builders import frame, write_table
 from tests.merge_cases import CASES_BY_NAME
 from tests.merge_cases.case import VECTORS_AND_FEED, Layout, MergeCase
-from tests.oracles import CHANGED_ROWS, Stage, configured, rows_as_text
+from tests.oracles import CHANGED_ROWS, Stage, rows_as_text
+from tests.settings import configured
 
 pytestmark = pytest.mark.minutes
 

@@ -19,8 +19,9 @@ from deltaweave.engine.write.driver_choice import ON_DRIVER
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from deltaweave.maintenance import OPERATIONS, UpkeepPolicy
 from tests.builders import frame, write_table
-from tests.oracles import actions, configured, newest_version
+from tests.oracles import actions, newest_version
 from tests.readers import give_floating_bounds
+from tests.settings import configured
 
 
 @pytest.mark.minutes

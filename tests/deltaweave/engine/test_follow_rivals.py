@@ -27,7 +27,8 @@ from deltaweave.engine.redo import MAX_COMMIT_ATTEMPTS
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.builders import Rows, frame, write_table
 from tests.locks import is_free, waits_for_locks
-from tests.oracles import actions, all_files, configured, newest_version, rows_as_text
+from tests.oracles import actions, all_files, newest_version, rows_as_text
+from tests.settings import configured
 
 SCHEMA = "k INT, v INT"
 VECTORS = {"delta.enableDeletionVectors": "true"}

@@ -12,7 +12,8 @@ from deltaweave import Table
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.big_source import keep_pairs_on_executors
 from tests.builders import frame, write_table
-from tests.oracles import change_feed, configured
+from tests.oracles import change_feed
+from tests.settings import configured
 
 DDL = "id BIGINT GENERATED ALWAYS AS IDENTITY (START WITH 10 INCREMENT BY 5), k INT, v INT"
 SCHEMA = "id BIGINT, k INT, v INT"

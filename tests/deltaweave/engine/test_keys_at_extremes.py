@@ -20,7 +20,8 @@ from deltaweave.delta.log import statistics
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.big_source import collect_no_keys
 from tests.builders import write_table
-from tests.oracles import configured, rows_as_text
+from tests.oracles import rows_as_text
+from tests.settings import configured
 
 LATE = "America/Los_Angeles"  # whose last moment of 9999 is in the year 10000 in UTC
 

@@ -37,7 +37,8 @@ from deltaweave.engine.write.driver_choice import ON_DRIVER
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.builders import frame, write_table
 from tests.on_driver import rows_of, written_on_driver
-from tests.oracles import actions, all_files, configured, newest_version
+from tests.oracles import actions, all_files, newest_version
+from tests.settings import configured
 
 SCHEMA = "k INT, v INT, p STRING"
 FEED = {"delta.enableChangeDataFeed": "true"}

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 import deltaweave
 from deltaweave.engine.write.driver_choice import ON_DRIVER
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
-from tests.oracles import configured
+from tests.settings import configured
 
 DAYS = ("1582-10-04", "1582-10-05", "1582-10-10", "1582-10-14", "1582-10-15")
 ALL = range(len(DAYS))

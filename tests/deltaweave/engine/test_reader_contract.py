@@ -24,7 +24,7 @@ from deltaweave.engine.tasks import reader_contract
 from deltaweave.engine.write.driver_choice import ON_DRIVER
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests import other_readers
-from tests.oracles import change_feed, configured, rows_as_text
+from tests.oracles import change_feed, rows_as_text
 from tests.readers import (
     ROW_READER,
     VECTORIZED,
@@ -33,6 +33,7 @@ from tests.readers import (
     rows_through,
     rows_where,
 )
+from tests.settings import configured
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
 FEED = {"delta.enableChangeDataFeed": "true"}

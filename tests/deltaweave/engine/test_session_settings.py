@@ -32,10 +32,10 @@ from tests.oracles import (
     actions,
     assert_same_rows,
     commit_info,
-    configured,
     newest_version,
     rows_as_text,
 )
+from tests.settings import configured
 
 APPLICATION = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"

@@ -23,8 +23,9 @@ import deltaweave
 from deltaweave import MergeResult, Table, errors
 from deltaweave.delta.scan import checkpointed, from_cache
 from tests.builders import frame, write_table
-from tests.oracles import configured, newest_version
+from tests.oracles import newest_version
 from tests.rivals import overtake
+from tests.settings import configured
 
 SCHEMA = "k INT, v INT"
 ROWS = [(1, 10), (2, 20)]

@@ -15,7 +15,7 @@ from deltaweave.changes.current import Tombstones
 from deltaweave.delta.jvm import IGNORING_FILES
 from tests.deltaweave.changes.drawn import WHOLE, Event, delete
 from tests.deltaweave.changes.merge_on_read.test_table import frame, rows
-from tests.oracles import configured
+from tests.settings import configured
 
 
 @pytest.fixture

@@ -23,7 +23,8 @@ from deltaweave.delta.jvm import gateway
 from deltaweave.engine.find import key_index
 from deltaweave.engine.find.pairs import Pairs
 from tests.builders import frame, write_table
-from tests.oracles import configured, newest_version, rows_as_text
+from tests.oracles import newest_version, rows_as_text
+from tests.settings import configured
 
 MANIFEST = {"delta.compatibility.symlinkFormatManifest.enabled": "true"}
 

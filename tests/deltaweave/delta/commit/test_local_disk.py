@@ -21,7 +21,8 @@ from tests.locks import (
     lock_file_of_creation,
     waits_for_locks,
 )
-from tests.oracles import configured, newest_version
+from tests.oracles import newest_version
+from tests.settings import configured
 
 
 @pytest.fixture

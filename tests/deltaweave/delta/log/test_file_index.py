@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from deltaweave import Table
 from deltaweave.delta.log import file_index
 from tests.builders import write_table
-from tests.oracles import configured
+from tests.settings import configured
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
 SCHEMA = "k INT, p INT"

@@ -16,7 +16,7 @@ from deltaweave.delta.log import TableSnapshot, actions, followed_tables
 from deltaweave.delta.log.checksum import Checksum
 from deltaweave.engine.write.driver_choice import ON_DRIVER
 from tests.builders import frame, write_table
-from tests.oracles import configured
+from tests.settings import configured
 from tests.spark_jobs import jobs_of
 
 VECTORS = {"delta.enableDeletionVectors": "true"}

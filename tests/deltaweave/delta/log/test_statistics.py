@@ -43,7 +43,7 @@ from deltaweave.delta.log.file_list import FileList
 from deltaweave.delta.log.statistics import Bounds, bounds
 from deltaweave.engine.tasks.file_statistics import Statistics
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
-from tests.oracles import configured
+from tests.settings import configured
 from tests.spark_jobs import jobs_of
 
 HIGHEST = "\U0010ffff"

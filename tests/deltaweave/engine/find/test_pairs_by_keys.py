@@ -30,7 +30,8 @@ from tests.merge_cases.case import (
     update_all,
 )
 from tests.on_driver import rows_of, spied
-from tests.oracles import Stage, assert_outcome, assert_same_rows, configured
+from tests.oracles import Stage, assert_outcome, assert_same_rows
+from tests.settings import configured
 
 UPSERT = (update_all(), insert_all())
 LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1

@@ -19,7 +19,7 @@ from deltaweave.engine.source import collected_within
 from deltaweave.engine.tasks import TooBigError
 from tests.builders import frame, write_table
 from tests.on_driver import rows_of, written_on_driver
-from tests.oracles import configured
+from tests.settings import configured
 
 MIB = 1 << 20
 ROWS = 400

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from deltaweave.engine.write.driver_choice import ON_DRIVER
 from tests.on_driver import written_on_driver
-from tests.oracles import configured
+from tests.settings import configured
 
 
 @pytest.fixture

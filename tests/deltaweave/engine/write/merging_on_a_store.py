@@ -25,7 +25,7 @@ from resources.environments import S3A_PACKAGE
 from tests.builders import frame
 from tests.conftest import TINY_DATA
 from tests.on_driver import spied
-from tests.oracles import configured
+from tests.settings import configured
 
 KEY, SECRET = "some key", "never-to-be-seen"
 SCHEMA = "k INT, v STRING, p STRING"

@@ -14,7 +14,8 @@ from deltaweave import MergeResult, Table, errors
 from deltaweave.engine import limits
 from tests.builders import Rows, frame, write_table
 from tests.on_driver import rows_of
-from tests.oracles import configured, newest_version
+from tests.oracles import newest_version
+from tests.settings import configured
 from tests.spark_jobs import jobs_of
 
 pytestmark = pytest.mark.usefixtures("switched_on")

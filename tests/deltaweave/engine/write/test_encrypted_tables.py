@@ -20,7 +20,7 @@ from tests.encryption import (
     WHOLE_FILES,
     add_key_service,
 )
-from tests.oracles import configured
+from tests.settings import configured
 
 SCHEMA = "k INT, secret STRING"
 SECRET = "hidden-"

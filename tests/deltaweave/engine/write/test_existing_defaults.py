@@ -17,7 +17,7 @@ from deltaweave import Table
 from deltaweave.engine.write.driver_choice import ON_DRIVER
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.on_driver import rows_of
-from tests.oracles import configured
+from tests.settings import configured
 
 WAYS = {
     "driver": {ON_DRIVER: "true"},

@@ -16,7 +16,8 @@ from deltaweave.delta.commit.transaction import Transaction
 from deltaweave.engine.redo import MAX_COMMIT_ATTEMPTS
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.builders import frame, write_table
-from tests.oracles import configured, newest_version
+from tests.oracles import newest_version
+from tests.settings import configured
 
 SCHEMA = "k INT, v INT, p STRING"
 LAYOUTS: dict[str, dict[str, Any]] = {

@@ -32,11 +32,11 @@ from tests.oracles import (
     actions,
     change_feed,
     commit_info,
-    configured,
     error_classes,
     newest_version,
     rows_as_text,
 )
+from tests.settings import configured
 
 # A row of every type that the engine writes by itself; the second holds the awkward values.
 EVERY_TYPE = """

@@ -16,7 +16,8 @@ from deltaweave import Table
 from deltaweave.delta.jvm import interrupts_shown
 from deltaweave.engine.write.driver_choice import ON_DRIVER
 from tests.builders import frame, write_table
-from tests.oracles import configured, newest_version
+from tests.oracles import newest_version
+from tests.settings import configured
 
 SCHEMA = "k INT, v INT"
 

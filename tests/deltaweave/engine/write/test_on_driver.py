@@ -28,7 +28,8 @@ from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.builders import Rows, frame, write_table
 from tests.footers import SPARK_VERSION, rewritten_footer
 from tests.on_driver import rows_of
-from tests.oracles import actions, all_files, commit_info, configured, newest_version
+from tests.oracles import actions, all_files, commit_info, newest_version
+from tests.settings import configured
 from tests.spark_jobs import jobs_of
 
 pytestmark = pytest.mark.usefixtures("switched_on")

@@ -19,7 +19,8 @@ from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.builders import frame, write_table
 from tests.deltaweave.engine.write.test_in_place import rows_in_files
 from tests.footers import SPARK_VERSION, rewritten_footer_of
-from tests.oracles import change_feed, commit_info, configured, newest_version, rows_as_text
+from tests.oracles import change_feed, commit_info, newest_version, rows_as_text
+from tests.settings import configured
 
 SCHEMA = "k INT, v INT, p STRING"
 # Partition a has 0 to 7, b 10 to 17, the null one 20 to 27.

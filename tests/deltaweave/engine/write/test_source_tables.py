@@ -23,7 +23,7 @@ from deltaweave.engine.source import collected, read_table
 from deltaweave.engine.write.driver_choice import ON_DRIVER
 from tests.builders import Rows, frame, write_table
 from tests.on_driver import rows_of
-from tests.oracles import configured
+from tests.settings import configured
 from tests.spark_jobs import jobs_of
 
 pytestmark = pytest.mark.usefixtures("switched_on")

@@ -81,7 +81,7 @@ def check_parents(path_or_name: str, location: str, is_table: Callable[[str], bo
     hint = _ANOTHER_KEY if is_path(path_or_name) else _ANOTHER_SCHEMA
     for parent in parents(location):
         if is_table(parent):
-            raise _misplaced("its table would lie in the one", path_or_name, parent, hint)
+            raise _misplaced("its table would be inside the one", path_or_name, parent, hint)
 
 
 def parents(location: str) -> Iterator[str]:
@@ -166,12 +166,12 @@ def _problem(place: Place, other: Place) -> str | None:
     one, two = place.where, other.where
     if one == two:
         both = place.is_declared and other.is_declared
-        return None if both else "its table would lie where there is that of"
+        return None if both else "its table would have the path of the table of"
     if _is_same(one, two):
-        return "on this storage, where case is no difference, its table would be that of"
+        return "on this storage, which ignores case, its table would be that of"
     if one.startswith(f"{two}/"):
-        return "its table would lie in that of"
-    return "its table would lie around that of" if two.startswith(f"{one}/") else None
+        return "its table would be inside the table of"
+    return "its table would contain the table of" if two.startswith(f"{one}/") else None
 
 
 def _is_same(one: str, other: str) -> bool:

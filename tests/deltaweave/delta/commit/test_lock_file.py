@@ -597,11 +597,11 @@ def test_a_holder_without_a_record_is_not_waited_for_without_end(
         ("lustre mgs@tcp:/lake rw,localflock", "lustre mounted with localflock"),
         ("ceph mon:/ rw,acl", None),
         ("fuse.glusterfs server:/lake rw", None),
-        ("fuse.sshfs host:/lake rw", "fuse.sshfs, which does not tell"),
-        ("fuse.s3fs s3fs rw", "fuse.s3fs, which does not tell"),
-        ("9p lake rw,trans=virtio", "9p, which does not tell"),
-        ("virtiofs lake rw", "virtiofs, which does not tell"),
-        ("newfs lake rw", "newfs, which does not tell"),
+        ("fuse.sshfs host:/lake rw", "fuse.sshfs, which does not show"),
+        ("fuse.s3fs s3fs rw", "fuse.s3fs, which does not show"),
+        ("9p lake rw,trans=virtio", "9p, which does not show"),
+        ("virtiofs lake rw", "virtiofs, which does not show"),
+        ("newfs lake rw", "newfs, which does not show"),
     ],
 )
 def test_a_mount_whose_locks_may_not_hold_on_all_hosts_is_logged_once(

@@ -1,3 +1,3 @@
-from tests.dagster_deltaweave.conftest import instance
+from tests.dagster_deltaweave.conftest import empty_home, instance
 
-__all__ = ["instance"]
+__all__ = ["empty_home", "instance"]

@@ -89,7 +89,8 @@ def test_without_footers_bounds_are_not_known(
     monkeypatch: pytest.MonkeyPatch, kind: DataType, expected: int | None
 ) -> None:
     monkeypatch.setattr(floating_bounds, "storage_of", lambda table: None)
-    table: Any = SimpleNamespace(schema=StructType().add("d", kind))
+    metadata = SimpleNamespace(schema=StructType().add("d", kind))
+    table: Any = SimpleNamespace(metadata=metadata)
     assert floating_bounds.count_floating_bounds(table) == expected
     assert floating_bounds.rewrite_floating_bounds(table, table) == expected
 

@@ -52,13 +52,11 @@ class Applied:
 
     Attributes:
         version: The id's newest version in the line; None if no commit of the line holds it.
-        by: The version of the commit that holds it; None if the log does not hold that any more.
         unknown_since: The newest RESTORE, if that leaves the id unknown: the log lacks commits from
             before it, and it may have undone commits with the id.
     """
 
     version: int | None
-    by: int | None = None
     unknown_since: Commit | None = None
 
 
@@ -111,7 +109,9 @@ def version_before(log: Log, commit: Commit) -> int | None:
 def applied_in_line(log: Log, version: int, application_id: str, held: int | None) -> Applied:
     """Return what the line of a version holds of an application id.
 
-    RESTORE leaves the application ids of a table as they are, also of commits that it undoes.
+    RESTORE leaves the application ids of a table as they are, also of commits that it undoes. An id
+    counts the batches before it, too, so that of a commit whose writer had not seen a RESTORE
+    counts nothing: some of these batches may be undone.
 
     Args:
         log: The log of the table.
@@ -125,8 +125,8 @@ def applied_in_line(log: Log, version: int, application_id: str, held: int | Non
         keys.append((log.place, application_id, commit.version, commit.at_ms))
         if keys[-1] in _applied:
             found = _applied[keys[-1]]
-        elif application_id in commit.applied:
-            found = Applied(commit.applied[application_id], commit.version)
+        elif application_id in commit.applied and _went_on_from_what_it_read(log, commit):
+            found = Applied(commit.applied[application_id])
         if found is not None:
             break
         line.append(commit)
@@ -135,6 +135,16 @@ def applied_in_line(log: Log, version: int, application_id: str, held: int | Non
     if keys and found.unknown_since is None:
         _keep(_applied, keys[0], found)
     return found
+
+
+def _went_on_from_what_it_read(log: Log, commit: Commit) -> bool:
+    """Return whether no RESTORE came between the version that a writer read and its commit.
+
+    A writer does not conflict with a RESTORE of files that it did not read.
+    """
+    first = commit.version if commit.read is None else commit.read + 1
+    between = [log.commit(version) for version in range(first, commit.version)]
+    return not any(each and (each.operation == RESTORED or begins_anew(each)) for each in between)
 
 
 def _applied_before(log: Log, line: list[Commit], application_id: str, held: int | None) -> Applied:

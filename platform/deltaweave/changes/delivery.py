@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from deltaweave.changes.lineage import OfOneLine, has_left, newest_in_line
+from deltaweave.changes.lineage import OfOneLine, newest_in_line
 from deltaweave.changes.side_state import noted_now
 from deltaweave.delta.commit import reset_session_pair, session_pair, without_session_pair
 from deltaweave.delta.jvm import letting_go
@@ -78,9 +78,6 @@ class Delivery:
         if self.pair is None or held is None or held < self.pair[1]:
             return self.pair, line
         found = newest_in_line(newest, self.pair[0])
-        is_applied = found.version is not None and found.version >= self.pair[1]
-        # An earlier attempt may have applied it by what counted before a RESTORE.
-        is_own = found.by is not None and found.by > self.began
-        if is_applied and not (is_own and has_left(newest, self.began)):
+        if found.version is not None and found.version >= self.pair[1]:
             return self.pair, line
         return None, line.with_pair(self.pair, held)

@@ -22,13 +22,14 @@ _places = itertools.count()
 class Written:
     """A commit as a test writes it: its files are a sign and a name.
 
-    `+` adds the file, `-` removes it, and `=` says more of it.
+    `+` adds the file, `-` removes it, and `=` says more of it. Its writer read the version `read`.
     """
 
     files: str = ""
     applied: int | None = None
     operation: str = "MERGE"
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    read: int | None = None
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class LogOfTest:
             "timestamp": at,
             "operation": written.operation,
             "operationParameters": written.parameters,
+            "readVersion": written.read,
         }
         actions: list[dict[str, Any]] = [{"commitInfo": info}]
         if written.applied is not None:
@@ -143,6 +145,10 @@ def restored(version: int) -> Written:
     return Written("", None, "RESTORE", {"version": version})
 
 
+def later(read: int) -> Written:
+    return Written("+c", 3, read=read)
+
+
 # As `saveAsTable` writes it, of a table that stays the same.
 OVERWRITTEN = Written(
     "-a +b", None, "CREATE OR REPLACE TABLE AS SELECT", {"isV1SaveAsTableOverwrite": "true"}
@@ -160,6 +166,9 @@ OVERWRITTEN = Written(
         ([CREATED, applied("+a", 1), Written("+b", None, "CLONE")], None),
         ([CREATED, applied("+a", 1), Written("-a", None, "CREATE OR REPLACE TABLE")], None),
         ([CREATED, applied("+a", 1), OVERWRITTEN], 1),
+        # Whose writer read what the RESTORE undid, and the RESTORE.
+        ([CREATED, applied("+a", 1), applied("+b", 2), restored(1), later(2)], 1),
+        ([CREATED, applied("+a", 1), applied("+b", 2), restored(1), later(3)], 3),
         ([None, NOTHING, NOTHING], 9),  # the version's own counts
         # What was undone does not hold the id, so RESTORE left it as it is.
         ([None, NOTHING, NOTHING, restored(1)], 9),

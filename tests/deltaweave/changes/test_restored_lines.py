@@ -157,6 +157,33 @@ def test_a_restore_before_a_batchs_commit_makes_the_batch_begin_again(
     assert lake.rows() == lake.kind.rows([*INSERTS, late])
 
 
+@pytest.mark.minutes
+def test_a_restore_before_a_rematerialization_commits_loses_no_batch(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, check = on_read(Lake(spark, tmp_path, ON_READ)), OfOneLine.check
+    undone, pending = Event(6, 40, 9, "i"), Event(5, 15, 5, "e")
+    for batch in (INSERTS, [undone]):
+        table.append(frame(spark, batch))
+        table.rematerialize("merge")
+    restore = f"RESTORE TABLE delta.`{tmp_path}/base` TO VERSION AS OF {table.base.version() - 1}"
+    table.append(frame(spark, [pending]))
+
+    def restored_after(*arguments: Any, **named: Any) -> None:
+        check(*arguments, **named)
+        monkeypatch.setattr(OfOneLine, "check", check)
+        with ThreadPoolExecutor(1) as another:
+            another.submit(spark.sql, restore).result()
+
+    monkeypatch.setattr(OfOneLine, "check", restored_after)
+    with pytest.raises(CommitConflictError, match="RESTORE made version"):
+        table.rematerialize("merge")
+    expected = current_rows([*INSERTS, undone, pending])
+    assert (table.merged_batch(), rows_of(table)) == (1, expected)
+    table.rematerialize("merge")
+    assert {tuple(row) for row in table.read_optimized().collect()} == expected
+
+
 @OF_ROWS
 def test_what_a_lost_attempt_noted_is_of_the_commit_of_the_next_one(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str

@@ -180,8 +180,8 @@ def at_one_moment(
                 version=snapshot.version,
                 state="Nothing was read or written.",
                 hint="They were merged into another base, or into one that was replaced or "
-                "restored since: restore the version that has them, or drop both tables and "
-                "append all events again.",
+                "restored since: restore the version that has them, or a version of the changeset "
+                "with these batches, or drop both tables and append all events again.",
             )
 
 

@@ -27,7 +27,7 @@ from deltaweave.changes.events import (
     EventShape,
     values_of,
 )
-from deltaweave.changes.lineage import holds_pair
+from deltaweave.changes.lineage import holds_pair, newest_in_line
 from deltaweave.changes.options import needed_properties
 from deltaweave.changes.sequence_types import nullable
 from deltaweave.changes.side_table import fitted
@@ -205,11 +205,15 @@ class Changeset:
         name = snapshot.physical_names[BATCH]
         numbers = [int(json.loads(each)[name]) for each in files.rows["partition"].to_pylist()]
         files = files.where(np.array([number > batch for number in numbers], dtype=bool))
+        purged = snapshot.last_applied(PURGED) or 0
+        if purged > batch:  # unless a RESTORE brought them back
+            found = newest_in_line(snapshot, PURGED)
+            purged = purged if found.unknown_since else found.version or 0
         return Batches(
             batch,
             snapshot,
             snapshot.last_applied(NUMBERED) or 0,
-            snapshot.last_applied(PURGED) or 0,
+            purged,
             files,
             self._as_events(snapshot.read_files(files)),
         )

@@ -32,6 +32,7 @@ class Commit:
         applied: The application ids that it holds, with their versions.
         created_at_ms: When the table of its metadata was created, in ms since 1970; None if it has
             no metadata, or that does not say. A clone has the time of its source.
+        read: The version that its writer read; None if it does not say.
     """
 
     version: int
@@ -40,6 +41,7 @@ class Commit:
     parameters: Mapping[str, Any]
     applied: Mapping[str, int]
     created_at_ms: int | None = None
+    read: int | None = None
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ def commit_from(version: int, actions: Iterable[Mapping[str, Any]]) -> Commit:
         info.get("operationParameters") or {},
         {pair["appId"]: int(pair["version"]) for pair in pairs},
         metadata[0].get("createdTime") if metadata else None,
+        info.get("readVersion"),
     )
 
 

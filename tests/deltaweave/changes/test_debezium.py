@@ -215,8 +215,10 @@ def test_changes_of_one_position_are_in_the_order_in_which_they_were_sent(
     ]
     frame = spark.createDataFrame([(text, n) for n, text in enumerate(texts)], KAFKA)
     rows = debezium_changes(frame, schema="name STRING", connector=connector)
-    found = rows.orderBy("_cdc_position").select("name").collect()
+    found = rows.orderBy("_cdc_position").collect()
     assert [row.name for row in found] == ["a", "b", "c"]
+    if connector == "mysql":  # they come after what an earlier release applied of that position
+        assert all(row["_cdc_position"].row > 5 for row in found)
 
 
 def test_changes_of_sql_server_continue_its_snapshot(spark: SparkSession, tmp_path: Path) -> None:

@@ -42,6 +42,9 @@ _SNAPSHOTS_HAVE_POSITIONS = ("mysql", "sqlserver")
 # it does with Oracle's changes of one SCN: `txSeq` starts again in each transaction.
 _NUMBERED_AGAIN = ("mysql", "row")
 
+# Tables have rows that earlier releases numbered, and changes of the same position come after them.
+_AFTER_ALL_ROWS = 2**31 - 1
+
 _FILES_IN_INNODB = ".ibb"
 _NO_POSITION = (
     " is of a binary log in InnoDB, whose events have no position: set binlog_storage_engine=file."
@@ -68,12 +71,12 @@ def position(
         at = F.col(SOURCE)[field].cast(data_type)
         if (connector, field) == ("mysql", "file"):
             at = _in_order(at)
-        if (connector, field) == _NUMBERED_AGAIN and offset is not None:
-            at = F.when(at.isNotNull(), 0)
         before_all = F.lit(_BEFORE_ALL[data_type]).cast(data_type)
         of_row = (
             F.coalesce(at, before_all) if connector in _SNAPSHOTS_HAVE_POSITIONS else before_all
         )
+        if (connector, field) == _NUMBERED_AGAIN and offset is not None:
+            at = F.when(at.isNotNull(), _AFTER_ALL_ROWS)
         fields.append(F.when(is_snapshot, of_row).otherwise(at).alias(field))
     if offset is not None:
         fields.append(offset.cast("bigint").alias("offset"))

@@ -97,6 +97,23 @@ def converted(value: Column, held: DataType, wanted: DataType) -> Column:
     return value.cast(wanted) if widens(held, wanted) else value
 
 
+def exact(value: Column, held: DataType, wanted: DataType, problem: tuple[str, str]) -> Column:
+    """Cast a value to another type; evaluating one that this changes is an error.
+
+    Args:
+        value: The value.
+        held: Its type.
+        wanted: The other type.
+        problem: What the error says before the value, and after it.
+    """
+    if plain(held) == plain(wanted):
+        return value
+    found = value.try_cast(plain(wanted))
+    is_same = found.cast(plain(held)).eqNullSafe(value)
+    said = F.concat(F.lit(problem[0]), value.cast("string"), F.lit(problem[1]))
+    return F.when(is_same, found).otherwise(F.raise_error(said))
+
+
 def spelled(names: Sequence[str], present: Column) -> Column:
     """Spell the names in an array as these columns spell them.
 

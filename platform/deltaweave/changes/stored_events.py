@@ -7,12 +7,21 @@ from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from deltaweave.changes.conversions import (
     FROM,
     by_case,
     converted,
+    exact,
     is_as,
     names_of,
     plain,
@@ -194,13 +203,24 @@ def _in_items(items: Callable[[Column], Column], is_there: _IsThere) -> _IsThere
 
 
 def _keys_of(rows: DataFrame, shape: EventShape, table: TableColumns) -> dict[str, Column]:
-    """Return keys with fields as the table has them: SQL compares fields by position."""
+    """Return keys in the table's types; evaluating one that this changes is an error.
+
+    Otherwise, keys of other events, or of rows of the table, may become the same when they are
+    written. Fields are found by name, because SQL compares them by position.
+    """
     keys = {}
     for key in shape.keys:
         field = rows.schema[key]
-        wanted = table.widest(field).dataType
-        if isinstance(wanted, (StructType, ArrayType)) and not is_as(field.dataType, wanted):
-            keys[key] = converted(column(key), field.dataType, wanted)
+        held, wanted = plain(field.dataType), table.widest(field).dataType
+        if is_as(held, wanted):
+            continue
+        if isinstance(held, StringType):
+            keys[key] = cast_strictly(rows.sparkSession, column(key), plain(wanted))
+            continue
+        value = converted(column(key), held, wanted)
+        [named] = rows.select(value.alias(key)).schema
+        ending = f" does not fit the table, whose {key} is {wanted.simpleString()}"
+        keys[key] = exact(value, named.dataType, wanted, (f"the key {key}=", ending))
     return keys
 
 
@@ -221,15 +241,9 @@ def _exact_sequence(rows: DataFrame, table: TableColumns) -> Column:
     at, wanted = held["at"].dataType, table.at
     if wanted is None or plain(at) == plain(wanted) or widens(at, wanted):
         return _sequence(rows, table)
-    given = F.col(SEQUENCE)["at"]
-    found = given.try_cast(plain(wanted))
-    problem = F.concat(
-        F.lit("the sequence "),
-        given.cast("string"),
-        F.lit(f" does not fit the table, whose sequences are {wanted.simpleString()}"),
-    )
-    exact = F.when(found.cast(at).eqNullSafe(given), found).otherwise(F.raise_error(problem))
-    return F.struct(exact.alias("at"), F.col(SEQUENCE)["tie"].alias("tie"))
+    ending = f" does not fit the table, whose sequences are {wanted.simpleString()}"
+    at_held = exact(F.col(SEQUENCE)["at"], at, wanted, ("the sequence ", ending))
+    return F.struct(at_held.alias("at"), F.col(SEQUENCE)["tie"].alias("tie"))
 
 
 def _key(key: str, held: list[StructField], table: TableColumns) -> Column:

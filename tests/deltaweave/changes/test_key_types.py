@@ -1,0 +1,61 @@
+"""Keys of events get the types of the table; those that this would change are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import deltaweave
+from deltaweave import MergeOnReadTable, Table
+from deltaweave.errors import SourceError
+
+# By column: its type, a value, the same value of another type, and one that the type would change.
+KEYS = {
+    "day": ("DATE", "'2026-01-01'", "TIMESTAMP'2026-01-01'", "TIMESTAMP'2026-01-01 10:00:00'"),
+    "number": ("INT", "1", "1.0D", "1.5D"),
+    "big": ("SMALLINT", "1", "1L", "70000"),
+    "amount": ("DECIMAL(5,1)", "1.5", "1.50", "1.52"),
+    "text": ("INT", "1", "'01'", "'x'"),
+    "fields": (
+        "STRUCT<a: INT>",
+        "named_struct('a', 1)",
+        "named_struct('a', 1.0)",
+        "named_struct('a', 1.5)",
+    ),
+}
+ARGUMENTS: dict[str, Any] = {
+    "keys": list(KEYS),
+    "sequence_by": "seq",
+    "except_column_list": ["seq"],
+}
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("kind", ["current rows", "histories", "merge on read"])
+def test_a_key_of_another_type_is_the_tables_or_an_error(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    path = str(tmp_path / "t")
+
+    def apply(seq: int, keys: dict[str, str]) -> None:
+        named = ", ".join(f"{value} AS {name}" for name, value in keys.items())
+        events = spark.sql(f"SELECT {named}, {seq} AS seq, {seq} AS v")
+        if kind == "merge on read":
+            table = MergeOnReadTable(spark, path, **ARGUMENTS)
+            table.append(events)
+            table.rematerialize()
+        else:
+            scd_type: Any = 2 if kind == "histories" else 1
+            deltaweave.apply_changes(spark, path, events, stored_as_scd_type=scd_type, **ARGUMENTS)
+
+    first = {name: f"CAST({value} AS {of})" for name, (of, value, _, _) in KEYS.items()}
+    apply(1, first)
+    apply(2, {name: same for name, (_, _, same, _) in KEYS.items()})
+    for name, (*_, other) in KEYS.items():
+        with pytest.raises(SourceError, match=rf"the key {name}=.* does not fit the table|CAST_"):
+            apply(3, {**first, name: other})
+    newest = "__END_AT IS NULL" if kind == "histories" else "true"
+    assert [row.v for row in Table(spark, path).read().where(newest).collect()] == [2]

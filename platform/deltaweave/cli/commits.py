@@ -48,16 +48,16 @@ def table_on_disk(table: str, conf: Sequence[str] = ()) -> Path | None:
         NotADeltaTableError: The path has no table.
         OSError: The log cannot be read.
     """
-    path = table.removeprefix("delta.`").rstrip("`") if table.startswith("delta.`") else table
-    path = re.sub(r"^file:(//)?(?=/)", "", path)
+    given = table.removeprefix("delta.`").rstrip("`") if table.startswith("delta.`") else table
+    path = re.sub(r"^file:(//)?(?=/)", "", given)
     if "/" not in path or "`" in path or _SCHEME.match(path):
+        return None
+    # Hadoop's configuration may mean another file system by a path that names none.
+    if path == given and (conf or _CONFIGURING & os.environ.keys()):
         return None
     log = Path(path, "_delta_log")
     if log.is_dir():
         return None if any(log.glob(f"{_OF_A_CATALOG}/*")) else log.parent
-    # Hadoop's configuration may mean another file system by a path that names none.
-    if conf or _CONFIGURING & os.environ.keys():
-        return None
     raise NotADeltaTableError.at(table)
 
 

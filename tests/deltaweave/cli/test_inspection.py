@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner, Result
 
 from deltaweave.cli import app, inspection
+from deltaweave.delta.log import version_on_disk
 
 
 @pytest.fixture(autouse=True)
@@ -121,12 +123,26 @@ def test_a_log_of_another_form_is_left_to_spark(table: Path, damage: str) -> Non
     assert inspection._on_disk(str(table), [], 1, []) is None
 
 
+def test_a_checkpoint_that_is_long_once_decoded_is_left_to_spark(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    DeltaTable(table).create_checkpoint()
+    [checkpoint] = (table / "_delta_log").glob("*.parquet")
+    few = pq.read_table(checkpoint)
+    # Each file again and again: Parquet holds values that repeat once.
+    pq.write_table(pa.concat_tables([few] * 500), checkpoint)
+    monkeypatch.setattr(version_on_disk, "_MAX_LOG_BYTES", 2 * checkpoint.stat().st_size)
+    assert inspection._on_disk(str(table), [], 1, []) is None
+
+
 @pytest.mark.parametrize("given", [{"conf": ["spark.hadoop.fs.defaultFS=hdfs://host"]}, {}])
 def test_what_may_be_a_path_elsewhere_is_left_to_spark(
-    given: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: dict[str, list[str]], table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not given:
         monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
-    missing = str(tmp_path / "missing")
-    assert inspection._on_disk(missing, [], 1, given.get("conf", [])) is None
+    conf = given.get("conf", [])
+    for path in (table, table / "missing"):
+        assert inspection._on_disk(str(path), [], 1, conf) is None
+    assert inspection._on_disk(f"file:{table}", [], 1, conf) is not None
     assert inspection._on_disk("s3a://lake/orders", [], 1, []) is None

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deltaweave.delta.log.actions import Action
 from deltaweave.delta.log.checkpoint_files import newest_checkpoint
@@ -15,13 +15,22 @@ from deltaweave.delta.log.file_paths import commit_name
 from deltaweave.delta.log.file_version import vector_of
 from deltaweave.delta.log.metadata import TableMetadata
 
+if TYPE_CHECKING:
+    import pyarrow
+
 _COMMIT = re.compile(r"\d{20}\.json")
-# Python holds each file's entry as an object, about a kilobyte; longer logs are left to Spark.
+# Decoded bytes of the log, which Python holds as objects several times as big; longer logs are left
+# to Spark. Statistics that repeat may be a thousandth of their size in a checkpoint.
 _MAX_LOG_BYTES = 64 << 20
+_ROWS_AT_ONCE = 1_000
 # Features that do not change which files a log lists; a table with another is left to Delta.
 _FEATURES = {"columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "v2Checkpoint"}
 _FEATURES |= {"vacuumProtocolCheck", "variantType", "typeWidening-preview", "variantType-preview"}
 _OF_ADDS = ("path", "partitionValues", "size", "stats", "deletionVector", "clusteringProvider")
+
+
+class _LeftToSparkError(ValueError):
+    """The log is too long, or has a form that only Delta reads."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +53,9 @@ class VersionOnDisk:
 def newest_on_disk(table: Path) -> VersionOnDisk | None:
     """Return the newest version of the table in a directory; None if Spark has to read its log.
 
-    That is a log that is damaged or has a gap, whose checkpoint has a format of later tables, or of
-    a table with features that are not known here. The list of files is used only if its file count
-    and size match the version's checksum, where there is one.
+    Spark reads a log that is long or damaged or has a gap, whose checkpoint has a format of later
+    tables, or that of a table with features that are not known here. The list of files is used only
+    if its file count and size match the version's checksum, where there is one.
 
     Raises:
         OSError: The log cannot be read.
@@ -70,7 +79,7 @@ def _read(table: Path, log: Path) -> VersionOnDisk | None:
     metadata: TableMetadata | None = None
     files: dict[tuple[str, str], Action] = {}
     for action in _actions(read):
-        if action is None or "sidecar" in action:
+        if "sidecar" in action:
             return None
         if added := action.get("add"):
             files[added["path"], vector_of(added)] = added
@@ -86,32 +95,37 @@ def _read(table: Path, log: Path) -> VersionOnDisk | None:
     return VersionOnDisk(f"file:{table.absolute()}", version, metadata, adds)
 
 
-def _actions(files: Sequence[Path]) -> Iterator[Action | None]:
-    """The actions of a checkpoint's files and of commits, in order; None if Spark has to read."""
+def _actions(files: Sequence[Path]) -> Iterator[Action]:
+    """Yield the actions of a checkpoint's files and of commits, in order.
+
+    Raises:
+        _LeftToSparkError: Spark has to read them.
+    """
+    decoded_bytes = 0
     for file in files:
         if file.suffix == ".parquet":
-            yield from _in_checkpoint(file)
+            for batch in _in_checkpoint(file):
+                decoded_bytes += batch.nbytes
+                if decoded_bytes > _MAX_LOG_BYTES:
+                    raise _LeftToSparkError("the checkpoint is long")
+                for row in batch.to_pylist():
+                    yield {kind: _plain(each) for kind, each in row.items() if each is not None}
         elif ".checkpoint." in file.name:
-            yield None
+            raise _LeftToSparkError("the checkpoint is JSON")
         else:
             with file.open(encoding="utf-8") as lines:
                 yield from (json.loads(line) for line in lines if line.strip())
 
 
-def _in_checkpoint(file: Path) -> Iterator[Action | None]:
-    import pyarrow as pa
+def _in_checkpoint(file: Path) -> Iterator[pyarrow.RecordBatch]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(file) as checkpoint:
-        schema = checkpoint.schema_arrow
-        of_adds = {each.name for each in schema.field("add").type}
+        of_adds = {each.name for each in checkpoint.schema_arrow.field("add").type}
         if "stats" not in of_adds:
-            yield None
-            return
+            raise _LeftToSparkError("the checkpoint has statistics as structs alone")
         columns = [f"add.{each}" for each in _OF_ADDS] + ["protocol", "metaData", "sidecar"]
-        found: pa.Table = checkpoint.read(columns=columns)
-    for row in found.to_pylist():
-        yield {kind: _plain(action) for kind, action in row.items() if action is not None}
+        yield from checkpoint.iter_batches(_ROWS_AT_ONCE, columns=columns)
 
 
 def _plain(action: Action) -> Action:

@@ -177,12 +177,12 @@ def _passed(transaction: Transaction, reads: TargetReads) -> list[PassableColumn
     for attribute in reads.target:
         column = passable(columns[attribute.name], reading)
         if isinstance(column, Verdict):
-            return Verdict(False, f"clauses or constraints need it of the target: {column.reason}")
+            return Verdict(False, f"clauses or constraints read the target, and {column.reason}")
         passed.append(column)
     for attribute in reads.source:
         of_source = passable(StructField(attribute.name, attribute.data_type), Reading())
         if isinstance(of_source, Verdict):
-            return Verdict(False, f"clauses need it of the source: {of_source.reason}")
+            return Verdict(False, f"clauses read the source, and {of_source.reason}")
     # The values of inserts and those of updates then come from a query each.
     for clause in transaction.merge.clauses:
         if clause.has_subquery():

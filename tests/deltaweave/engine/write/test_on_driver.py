@@ -51,7 +51,7 @@ def upsert(table: Table, rows: Rows, schema: str = SCHEMA, on: str = "t.k = s.k"
 
 
 UPSERT = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
-NEEDS_STRUCT = "clauses or constraints need 'o' of the {}, of type struct<x:int>"
+READ_STRUCT = "read the {}, and column 'o' is of type struct<x:int>"
 
 # ON, clauses, settings, and why not.
 STATEMENTS: dict[str, tuple[str, str, dict[str, str], str]] = {
@@ -93,13 +93,13 @@ STATEMENTS: dict[str, tuple[str, str, dict[str, str], str]] = {
         "t.k = s.k",
         "WHEN MATCHED AND t.o.x > 1 THEN DELETE",
         {},
-        NEEDS_STRUCT.format("target"),
+        READ_STRUCT.format("target"),
     ),
     "an old value and a struct": (
         "t.k = s.k",
         "WHEN MATCHED AND t.d > s.o.x THEN DELETE",
         {},
-        NEEDS_STRUCT.format("source"),
+        READ_STRUCT.format("source"),
     ),
     "an old value and the day": (
         "t.k = s.k",

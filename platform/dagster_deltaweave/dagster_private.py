@@ -13,8 +13,8 @@ These names are imported because Dagster offers no public way:
   constructor for it.
 - `UnresolvedAssetJobDefinition`: the type that the public `define_asset_job` returns.
 - `AssetCheckExecutionRecordStatus`: the event log filters the records of a check by it.
-- `NOT_FINISHED_STATUSES`: the statuses of runs that have not ended; a copy here would miss a
-  status that Dagster adds.
+- `FINISHED_STATUSES`, `NOT_FINISHED_STATUSES`: the statuses of runs that have ended, and of the
+  others; a copy here would miss a status that Dagster adds.
 - `PARENT_RUN_ID_TAG`, `PARTITION_NAME_TAG`, `RUN_KEY_TAG`, `SENSOR_NAME_TAG`: the tags that show
   where a run comes from; Dagster documents their texts, but exports no constants.
 - `StepOutputHandle`: names the output of a step, whose IO manager and context it gives.
@@ -47,7 +47,7 @@ from dagster._core.execution.backfill import (
 from dagster._core.execution.plan.outputs import StepOutputHandle
 from dagster._core.remote_origin import RemoteRepositoryOrigin
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
-from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
+from dagster._core.storage.dagster_run import FINISHED_STATUSES, NOT_FINISHED_STATUSES
 from dagster._core.storage.tags import (
     ASSET_PARTITION_RANGE_END_TAG,
     ASSET_PARTITION_RANGE_START_TAG,
@@ -66,6 +66,7 @@ __all__ = [
     "BACKFILL_ID_TAG",
     "BULK_ACTION_TERMINAL_STATUSES",
     "DATA_VERSION_TAG",
+    "FINISHED_STATUSES",
     "NOT_FINISHED_STATUSES",
     "PARENT_RUN_ID_TAG",
     "PARTITION_NAME_TAG",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from dagster import (
@@ -29,7 +30,11 @@ from dagster import (
     sensor,
 )
 
-from dagster_deltaweave.dagster_private import NOT_FINISHED_STATUSES, RUN_KEY_TAG
+from dagster_deltaweave.dagster_private import (
+    FINISHED_STATUSES,
+    NOT_FINISHED_STATUSES,
+    RUN_KEY_TAG,
+)
 from dagster_deltaweave.logs import pending_changes
 from dagster_deltaweave.maintenance import RematerializationPolicy
 from dagster_deltaweave.partitions import ended_at
@@ -54,7 +59,7 @@ REASON = "deltaweave/rematerialization_reason"
 """Run tag with the reason for the run."""
 
 _LONGEST_TAG = 500
-_MOST_FAILED = 20  # of one state, before which the longest pause is reached
+_MOST_ENDED = 20  # of one state, before which the longest pause is reached
 _LONGEST_PAUSE_SECONDS = 3600.0
 
 
@@ -108,9 +113,10 @@ def build_rematerialization_sensor(
 ) -> SensorDefinition:
     """Build a sensor that rematerializes a base when more is pending than its policy allows.
 
-    While such a run is in progress, no other is requested. If it failed, it is requested again
-    after `retry_after_seconds`, and after twice as long each further time, up to an hour; a tick
-    says when. A run that was cancelled is requested again once more changes were appended.
+    While such a run is in progress, no other is requested. If it failed, or if a RESTORE took back
+    what it merged, it is requested again after `retry_after_seconds`, and after twice as long each
+    further time, up to an hour; a tick says when. A run that was cancelled is requested again once
+    more changes were appended.
 
     Args:
         name: The sensor's name.
@@ -243,29 +249,31 @@ def _due(
 def _again(
     instance: DagsterInstance, due: Sequence[Due], retry_after_seconds: float
 ) -> tuple[list[Due], list[str]]:
-    """Return what is due now, with its number of failed runs, and a note on what waits."""
+    """Return what is due now, with the number of its next run, and a note on what waits."""
     now, notes = [], []
     for each in due:
         base = _base(each.assets)
-        records = instance.get_run_records(
-            RunsFilter(tags={REMATERIALIZES: base}, statuses=[DagsterRunStatus.FAILURE]),
-            limit=_MOST_FAILED,
-        )
-        failed = [record for record in records if _state(_run_key(record)) == each.state]
-        if not failed:
+        wanted = RunsFilter(tags={REMATERIALIZES: base}, statuses=list(FINISHED_STATUSES))
+        records = instance.get_run_records(wanted, limit=_MOST_ENDED)
+        ended = [record for record in records if _state(_run_key(record)) == each.state]
+        if not ended:
             now.append(each)
             continue
-        last = max(_attempt(_run_key(record)) for record in failed)
-        pause = min(_LONGEST_PAUSE_SECONDS, retry_after_seconds * 2 ** (len(failed) - 1))
-        ended = max(map(ended_at, failed))
-        remaining = ended + pause - time.time()
+        run, last = ended[0].dagster_run, max(_attempt(_run_key(record)) for record in ended)
+        if run.status == DagsterRunStatus.CANCELED:
+            now.append(replace(each, attempt=last))  # which was requested before
+            continue
+        # What a run merged is pending again if a RESTORE took it back.
+        alike = list(next(groupby(ended, key=lambda record: record.dagster_run.status))[1])
+        pause = min(_LONGEST_PAUSE_SECONDS, retry_after_seconds * 2 ** (len(alike) - 1))
+        remaining = max(map(ended_at, alike)) + pause - time.time()
         if remaining <= 0:
             now.append(replace(each, attempt=last + 1))
             continue
-        run_id = failed[0].dagster_run.run_id
+        how = "failed" if run.status == DagsterRunStatus.FAILURE else "succeeded"
         notes.append(
-            f"{base} is tried again in {remaining:.0f} s, after run {run_id[:8]} failed, attempt "
-            f"{last}: {each.reason}"
+            f"{base} is tried again in {remaining:.0f} s, after run {run.run_id[:8]} {how}, "
+            f"attempt {last}: {each.reason}"
         )
     return now, notes
 

@@ -24,11 +24,14 @@ from pyspark.sql import SparkSession
 from dagster_deltaweave import (
     MergeOnReadAssets,
     RematerializationPolicy,
+    SparkDeltaIOManager,
+    SparkResource,
     build_rematerialization_schedule,
     build_rematerialization_sensor,
     merge_on_read_asset,
 )
 from dagster_deltaweave.logs.changeset_log import PendingChanges, batches_after, pending_changes
+from dagster_deltaweave.sensors import rematerialization
 from dagster_deltaweave.tables.merge_on_read import MergeOnReadLocations
 from deltaweave import MergeOnReadTable
 from deltaweave.errors import SourceError
@@ -36,6 +39,8 @@ from tests.dagster_deltaweave.ticks import run_keys
 from tests.deltaweave.changes.merge_on_read.test_other_writers import replace_by_an_empty_one
 
 SCHEMA = "id INT, pieces INT, version INT"
+CANCELED, FAILURE = DagsterRunStatus.CANCELED, DagsterRunStatus.FAILURE
+SUCCESS = DagsterRunStatus.SUCCESS
 NOTHING = {"batches": None, "age": None, "fraction_of_base": None, "broadcast_limit_bytes": None}
 
 
@@ -219,6 +224,43 @@ def test_the_sensor_requests_once_and_again_when_more_is_pending(
     assert done.skip_message == (
         "Nothing to rematerialize: orders_base lacks 0 rows in 0 batches, which its policy allows."
     )
+
+
+def test_a_state_that_a_restore_brings_back_is_requested_again(
+    instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime.now(timezone.utc)
+    pending = PendingChanges(5, 50, 1_000, now, now, 0, "id", 0, 5)
+    monkeypatch.setattr(rematerialization, "pending_changes", lambda _: pending)
+    resources = {"io_manager": SparkDeltaIOManager(root="/lake", spark=SparkResource())}
+    keys = ["orders_base@id:0-5", "orders_base@id:0-5#2", "orders_base@id:0-5#3"]
+
+    def after(*ended: DagsterRunStatus) -> list[str | None]:
+        """What a tick requests after these runs of the same state have ended."""
+        runs = [
+            create_run_for_test(
+                instance,
+                tags={
+                    "deltaweave/rematerializes": "orders_base",
+                    RUN_KEY_TAG: key,
+                    SENSOR_NAME_TAG: "due",
+                },
+                status=status,
+            )
+            for key, status in zip(keys, ended, strict=False)
+        ]
+        found = tick(instance, resources, RematerializationPolicy(), retry_after_seconds=0)
+        for run in runs:
+            instance.delete_run(run.run_id)
+        return run_keys(found)
+
+    assert after() == [keys[0]]
+    assert after(FAILURE) == [keys[1]]
+    assert after(FAILURE, FAILURE) == [keys[2]]
+    assert after(SUCCESS) == [keys[1]]  # what it merged is pending again
+    assert after(FAILURE, SUCCESS) == [keys[2]]
+    assert after(CANCELED) == after(SUCCESS, CANCELED) == []
+    assert after(CANCELED, SUCCESS) == [keys[2]]
 
 
 def test_a_log_that_cannot_be_read_is_named(

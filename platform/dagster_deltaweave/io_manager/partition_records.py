@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dagster_deltaweave.io_manager.start_version import run_created_ms
@@ -19,6 +19,7 @@ from dagster_deltaweave.partitions import (
     RECORDED_TAG,
     by_run,
     output_partition_keys,
+    tags_of_run,
     written_tag,
 )
 from dagster_deltaweave.run_mark import mark_commits_with_run
@@ -50,7 +51,7 @@ def record_applied_before(context: OutputContext, table: Table) -> dict[str, Any
     """
     recorded = partition_records(context, table, output_partition_keys(context))
     held = table.snapshot().applied_versions("deltaweave/merged/")
-    is_of_delivery = written_tag(context.step_context.dagster_run.tags, IDENTITY_TAG) is not None
+    is_of_delivery = written_tag(_tags(context), IDENTITY_TAG) is not None
     for name, record in recorded.items():
         known = held.get(name, -1)
         if "#" in name and (known <= 0 or (is_of_delivery and known != record)):
@@ -72,7 +73,7 @@ def partition_records(
     """
     if not partitions:
         return {}
-    tags = context.step_context.dagster_run.tags
+    tags = _tags(context)
     delivery = written_tag(tags, IDENTITY_TAG) if len(partitions) == 1 else None
     # Not when the step began: an earlier step of the run may have read what had landed.
     record = record_of(delivery, run_created_ms(context) * 1_000_000)
@@ -97,6 +98,10 @@ def partition_records(
     directory = directory_of(tags) if delivery else ""
     names = [recorded_name(each, directory) for each in partitions]
     return {**{f"{records}#{each}": record for each in names}, records: version}
+
+
+def _tags(context: OutputContext) -> Mapping[str, str]:
+    return tags_of_run(context.step_context.dagster_run, context.step_context.instance)
 
 
 def _commit_alone(context: OutputContext, table: Table, lease: Lease) -> None:

@@ -31,6 +31,7 @@ from dagster_deltaweave.partitions import (
     covers_all_partitions,
     partition_positions,
     partition_predicate,
+    tags_of_run,
 )
 from dagster_deltaweave.tables import (
     Changes,
@@ -89,6 +90,7 @@ def add_output(
     Before a merge, wait up to `wait_seconds` for a run of an older partition.
     """
     step, run = context.step_context, context.step_context.dagster_run
+    tags = tags_of_run(run, step.instance)
     marks = marks_of_run(
         context.asset_key,
         declaration,
@@ -96,12 +98,12 @@ def add_output(
         table=table,
         upstreams=_upstreams(context),
         partitions=partitions,
-        tags=run.tags,
+        tags=tags,
         first_attempt=lambda: changeset_append.first_attempt(step.instance, run, context.asset_key),
     )
     rows = changes.rows
     if declaration.idempotent_by == "delivery" and len(partitions) == 1:
-        rows = rows_of_delivery(rows, partitions[0], run.tags, table=table.path_or_name)
+        rows = rows_of_delivery(rows, partitions[0], tags, table=table.path_or_name)
     refuse_missing_columns(table, declaration, rows)
     if isinstance(declaration, MergeDeclaration):
         lease = None

@@ -42,6 +42,7 @@ from dagster_deltaweave.partitions.run_partitions import (
     partition_keys,
     partition_tags,
     shown_name,
+    tags_of_run,
     written_tag,
     wrote,
 )
@@ -76,6 +77,7 @@ __all__ = [
     "partitions_of_run",
     "planned_assets",
     "shown_name",
+    "tags_of_run",
     "unmerged_attempts",
     "written_tag",
     "wrote",

@@ -23,6 +23,7 @@ from dagster import (
     partition_loading_context,
 )
 
+from dagster_deltaweave.dagster_private import PARTITION_NAME_TAG
 from deltaweave.errors import StatementError
 
 PARTITIONS = "deltaweave/partitions"
@@ -80,6 +81,25 @@ def written_tag(tags: Mapping[str, str], name: str) -> str | None:
     '2'
     """
     return tags.get(name, tags.get(shown_name(name)))
+
+
+def tags_of_run(run: DagsterRun, instance: DagsterInstance) -> Mapping[str, str]:
+    """Return the tags of a run, and the delivery's tags of the run that it re-executes.
+
+    Dagster's pages cannot copy hidden tags to a run that re-executes selected steps.
+    """
+    tags, before = dict(run.tags), run
+    while written_tag(tags, DELIVERY_TAG) is None and before.parent_run_id is not None:
+        parent = instance.get_run_by_id(before.parent_run_id)
+        if parent is None or _partition_of(parent) != _partition_of(run):
+            break
+        hidden = {name: value for name, value in parent.tags.items() if name.startswith(HIDDEN)}
+        tags, before = hidden | tags, parent
+    return tags
+
+
+def _partition_of(run: DagsterRun) -> str | None:
+    return run.tags.get(PARTITION_NAME_TAG)
 
 
 def shown_name(name: str) -> str:

@@ -22,7 +22,12 @@ from dagster_deltaweave.dagster_private import (
     BulkActionStatus,
     CheckError,
 )
-from dagster_deltaweave.partitions import is_under_way, partitions_of_run, planned_assets
+from dagster_deltaweave.partitions import (
+    is_under_way,
+    partitions_of_run,
+    planned_assets,
+    tags_of_run,
+)
 from dagster_deltaweave.sensors.target_tables import SensorTarget
 
 _LOOKED_AT = 1_000
@@ -53,12 +58,17 @@ class TargetRuns:
         tags: dict[str, str | Sequence[str]] = {PARTITION_NAME_TAG: list(partitions)}
         for record in self._instance.get_run_records(RunsFilter(tags=tags)):
             if self.assets_of(record.dagster_run):
-                runs[record.dagster_run.tags[PARTITION_NAME_TAG]].append(record)
+                runs[record.dagster_run.tags[PARTITION_NAME_TAG]].append(self._of_delivery(record))
         for key in lacking:
             for partition, record in self._of_several_ended(key, partitions):
                 runs[partition].append(record)
                 runs[partition].sort(key=lambda each: each.create_timestamp, reverse=True)
         return runs
+
+    def _of_delivery(self, record: RunRecord) -> RunRecord:
+        """Return a run with the tags of its delivery, also if it re-executes steps of another."""
+        run = record.dagster_run
+        return record._replace(dagster_run=run.with_tags(tags_of_run(run, self._instance)))
 
     def _of_several_ended(
         self, key: AssetKey, partitions: Sequence[str]

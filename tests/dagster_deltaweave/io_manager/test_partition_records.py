@@ -60,7 +60,7 @@ class RecordedTable(MadeTable):
         commit(self.path, self.snapshot().version + 1, *pairs)
 
     def records(self, partition: str, tags: dict[str, str] | None = None) -> dict[str, int]:
-        run = SimpleNamespace(tags=tags or {})
+        run = SimpleNamespace(tags=tags or {}, parent_run_id=None)
         instance = SimpleNamespace(add_run_tags=lambda _, added: self.tags_of_runs.append(added))
         step = SimpleNamespace(dagster_run=run, instance=instance)
         context = SimpleNamespace(asset_key=ORDERS, step_context=step, run_id="run")

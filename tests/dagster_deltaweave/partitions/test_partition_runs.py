@@ -17,8 +17,18 @@ from dagster import (
     StaticPartitionsDefinition,
 )
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
+from dagster._core.test_utils import create_run_for_test
 
-from dagster_deltaweave.partitions import WAITED_TAG, is_under_way, partitions_of_run, wrote
+from dagster_deltaweave.partitions import (
+    DELIVERY_TAG,
+    IDENTITY_TAG,
+    RECORDED_TAG,
+    WAITED_TAG,
+    is_under_way,
+    partitions_of_run,
+    tags_of_run,
+    wrote,
+)
 
 STARTED, FAILURE = DagsterRunStatus.STARTED, DagsterRunStatus.FAILURE
 WILL_RETRY, OF_BACKFILL = {"dagster/will_retry": "true"}, {"dagster/backfill": "nightly"}
@@ -114,3 +124,26 @@ def test_partitions_of_a_run_of_a_range_are_those_that_dagster_gives_it(
     with DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions("landed", ["one", "two"])
         assert partitions_of_run(DagsterRun("shop", tags=tags), definition, instance) == expected
+
+
+def test_a_run_of_selected_steps_has_the_tags_of_its_delivery() -> None:
+    """Dagster's pages copy no hidden tags to it."""
+    hidden = {DELIVERY_TAG: "7", IDENTITY_TAG: "7@9"}
+    day = {"dagster/partition": "a"}
+    with DagsterInstance.ephemeral() as instance:
+
+        def again(tags: dict[str, str], parent: DagsterRun | None = None) -> DagsterRun:
+            of = None if parent is None else parent.run_id
+            return create_run_for_test(instance, tags=tags, parent_run_id=of, root_run_id=of)
+
+        first = again({**day, **hidden})
+        second = again(day, first)
+        third = again({**day, RECORDED_TAG: "(run third)"}, second)
+        assert tags_of_run(third, instance) == {**day, **hidden, RECORDED_TAG: "(run third)"}
+        for tags in (
+            {"dagster/partition": "b"},  # of another partition
+            {**day, "deltaweave/delivery": "8"},  # of another delivery, by hand
+        ):
+            run = again(tags, first)
+            assert tags_of_run(run, instance) == tags
+        assert tags_of_run(again(day), instance) == day

@@ -62,6 +62,7 @@ from dagster_deltaweave.logs import (
 from dagster_deltaweave.logs.merged_batch import LogAt
 from dagster_deltaweave.partitions import (
     ATTEMPT_TAG,
+    HIDDEN,
     IDENTITY_TAG,
     by_run,
     newest_first,
@@ -200,6 +201,7 @@ class Shop:
         tags: dict[str, str],
         assets: Sequence[str] | None = None,
         status: DagsterRunStatus = DagsterRunStatus.STARTED,
+        parent: str | None = None,
     ) -> str:
         """A run of the sensor, or by hand."""
         is_of_sensor = "dagster/run_key" in tags
@@ -210,7 +212,12 @@ class Shop:
         job = repository.get_job(name)
         tags = {"dagster/partition": day, **tags} if day else tags
         return self.instance.create_run_for_job(
-            job, tags=tags, status=status, asset_selection=selection
+            job,
+            tags=tags,
+            status=status,
+            asset_selection=selection,
+            parent_run_id=parent,
+            root_run_id=parent,
         ).run_id
 
     def materialized(self, day: str, run_id: str, name: str = "orders") -> None:
@@ -602,6 +609,24 @@ def test_two_landing_directories_of_one_table_are_both_merged_once(
     other.land("day-1")
     assert requested(other.tick()) == ["day-1"]
     assert "1 merged" in one.said()
+
+
+def test_steps_that_are_executed_again_are_of_the_same_landing_directory(
+    instance: DagsterInstance, tmp_path: Path
+) -> None:
+    """Dagster's pages copy no hidden tags to a run of selected steps."""
+    declared = {"order": "any", "table": "lake.orders"}  # Dagster's runs say what is merged
+    one, other = (Shop(instance, tmp_path, each, **declared) for each in ("one", "other"))
+    other.name = "others_landed"
+    for shop in (one, other):
+        shop.land("day-1")
+    [request] = one.tick().run_requests or []
+    tags, _ = one.of_request(request)
+    failed = one.create("day-1", tags, status=FAILURE)
+    shown = {name: value for name, value in tags.items() if not name.startswith(HIDDEN)}
+    one.create("day-1", shown, status=SUCCESS, parent=failed)
+    assert "1 merged" in one.said()
+    assert requested(other.tick()) == ["day-1"]
 
 
 def test_a_table_with_a_name_keeps_the_order_by_what_dagster_knows(

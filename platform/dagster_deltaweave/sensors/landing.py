@@ -37,7 +37,7 @@ from dagster_deltaweave.sensors.delivery_runs import (
 )
 from dagster_deltaweave.sensors.run_requests import additions, known_partitions
 from dagster_deltaweave.sensors.sensor_arguments import SensorArguments, check_least, check_marker
-from dagster_deltaweave.sensors.target_tables import SensorTarget, Target
+from dagster_deltaweave.sensors.target_tables import SensorTarget, Target, check_partitions
 from dagster_deltaweave.storage import local_path, without_query
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset
 from deltaweave.counts import counted
@@ -162,10 +162,12 @@ def build_partition_sensor(
 
     Raises:
         StatementError: The directory is empty, or a URI that holds credentials.
-        DagsterInvalidDefinitionError: The marker has no name, or a number makes no sense.
+        DagsterInvalidDefinitionError: The marker has no name, the target no partitions, or a number
+            makes no sense.
     """
     check_given_location(directory, operation="looking for new partitions")
     check_marker(name, marker)
+    check_partitions(name, target)
     check_least(name, 1, max_requests_per_tick=max_requests_per_tick, attempts=attempts)
     check_least(name, 0, max_lateness_seconds=max_lateness_seconds)
     check_least(name, 0, retry_after_seconds=retry_after_seconds)

@@ -36,7 +36,7 @@ from dagster_deltaweave.sensors.table_progress import (
     look_at_table,
     progress_after,
 )
-from dagster_deltaweave.sensors.target_tables import Target
+from dagster_deltaweave.sensors.target_tables import SensorTarget, Target, check_partitions
 from dagster_deltaweave.storage import redacted, without_query
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset
 from deltaweave.errors import SourceError
@@ -51,6 +51,7 @@ class _Watched:
     """What a table sensor watches and requests: the arguments of `build_table_sensor`."""
 
     name: str
+    target: Target
     table: str | Path
     partitions_def: PartitionsDefinition[str] | None
     partition_key: PartitionKeyOf | None
@@ -110,14 +111,19 @@ def build_table_sensor(
 
     Raises:
         StatementError: The table's URI is empty or holds credentials.
+        DagsterInvalidDefinitionError: A number makes no sense, or the target has no partitions and
+            is to have the table's.
     """
     check_given_location(table, operation="looking for new versions")
     check_least(name, 1, max_requests_per_tick=max_requests_per_tick)
+    if partitions_def is not None:
+        check_partitions(name, target)
     what = "changed partition" if partitions_def else "new version"
     shown = without_query(table)
 
     watched = _Watched(
         name,
+        target,
         table,
         partitions_def,
         partition_key,
@@ -139,6 +145,11 @@ def build_table_sensor(
 
 def _tick(context: SensorEvaluationContext, watched: _Watched) -> SensorResult:
     """Look at the table once, and request what changed since the last look."""
+    if watched.partitions_def is not None and context.repository_def is not None:
+        # Raises an error in words where Dagster's own would be one of its inside.
+        assert SensorTarget(
+            context, watched.target, watched.partitions_def, watched.table
+        ).partitioned
     before = Progress.of(context.cursor)
     if context.cursor and before is None:
         context.log.warning("The cursor cannot be read: the run history says what was requested.")

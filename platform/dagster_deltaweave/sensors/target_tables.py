@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import get_args
+from typing import cast, get_args
 
 from dagster import (
     AssetKey,
@@ -153,10 +153,7 @@ class SensorTarget:
             return frozenset({AssetKey([self.target.name])})
         if not others:
             names = ", ".join(each.to_user_string() for each in self.keys) or self.job_name
-            raise DagsterInvalidDefinitionError(
-                f"landing sensor of {self.landing}: {names} has no partitions, and it requests a "
-                "run for each that lands. Give it a partitions_def."
-            )
+            raise _unpartitioned(f"sensor on {self.landing}", names)
         return own or others
 
     def without(self, held: Collection[AssetKey]) -> Sequence[AssetKey] | None:
@@ -235,6 +232,39 @@ class SensorTarget:
             )
             return None
         return location
+
+
+def check_partitions(sensor: str, target: Target) -> None:
+    """Refuse a target without partitions, if definitions or a job of ops are given for it.
+
+    Of assets that are named by keys or selections, the first tick knows.
+
+    Args:
+        sensor: The sensor's name.
+        target: What it starts for each partition.
+
+    Raises:
+        DagsterInvalidDefinitionError: The target has no partitions.
+    """
+    if isinstance(target, JobDefinition):
+        if target.partitions_def is None and not target.asset_layer.executable_asset_keys:
+            raise _unpartitioned(f"sensor {sensor}", target.name)
+        return
+    # Selections and jobs are tuples, too.
+    several = type(target) in (list, tuple)
+    given = list(cast("Sequence[object]", target)) if several else [target]
+    definitions = [each for each in given if isinstance(each, AssetsDefinition)]
+    specs = [spec for each in definitions for spec in each.specs]
+    if specs and len(definitions) == len(given) and not any(s.partitions_def for s in specs):
+        names = ", ".join(spec.key.to_user_string() for spec in specs)
+        raise _unpartitioned(f"sensor {sensor}", names)
+
+
+def _unpartitioned(sensor: str, names: str | None) -> DagsterInvalidDefinitionError:
+    return DagsterInvalidDefinitionError(
+        f"{sensor}: {names} has no partitions, and the sensor requests a run for each partition. "
+        "Give it a partitions_def."
+    )
 
 
 def _manager_of(definition: AssetsDefinition, key: AssetKey) -> str:

@@ -31,7 +31,7 @@ from dagster._core.storage.dagster_run import DagsterRunStatus
 from dagster._core.storage.tags import RUN_KEY_TAG
 from dagster._core.test_utils import create_run_for_test
 
-from dagster_deltaweave import build_partition_sensor
+from dagster_deltaweave import build_partition_sensor, build_table_sensor
 from dagster_deltaweave.landing.delivery import Delivery
 from dagster_deltaweave.landing.landing_look import LandingCursor, groups
 from dagster_deltaweave.partitions import ATTEMPT_TAG, DELIVERY_TAG, HIDDEN
@@ -178,7 +178,7 @@ def test_a_delivery_repeated_is_requested_again_under_another_run_key(
     assert len({*run_keys(first), *run_keys(second)}) == 3
 
 
-@pytest.mark.parametrize("kind", ["a selection", "an asset job", "a job of ops"])
+@pytest.mark.parametrize("kind", ["a selection", "an asset job", "a definition", "a job of ops"])
 def test_a_target_without_partitions_is_refused_in_words(
     landing: Path, instance: DagsterInstance, kind: str
 ) -> None:
@@ -191,16 +191,28 @@ def test_a_target_without_partitions_is_refused_in_words(
     of_kind: dict[str, Any] = {
         "a selection": AssetSelection.assets(orders),
         "an asset job": define_asset_job("orders_job", selection=[orders]),
+        "a definition": orders,
         "a job of ops": of_ops,
     }
     target = of_kind[kind]
+    is_known = kind in ("a definition", "a job of ops")  # when definitions load
     land(landing, "a")
-    sensor = build_partition_sensor(
-        name="landed", target=target, directory=landing, partitions_def=DYNAMIC
-    )
-    jobs = [] if kind == "a selection" else [target]
-    with pytest.raises(DagsterInvalidDefinitionError, match="has no partitions, and it requests"):
+    jobs = [target] if "job" in kind else []
+    watched: list[tuple[Any, dict[str, Any]]] = [
+        (build_partition_sensor, {"directory": landing}),
+        (build_table_sensor, {"table": landing}),
+    ]
+
+    def load_and_tick(build: Any, what: dict[str, Any]) -> None:
+        sensor = build(name="landed", target=target, partitions_def=DYNAMIC, **what)
+        assert not is_known
         tick(Definitions(assets=[orders], jobs=jobs, sensors=[sensor]), instance)
+
+    name = "sensor landed" if is_known else f"sensor on {landing}"
+    problem = f"^{name}: .* has no partitions, and the sensor requests a run for each"
+    for build, what in watched:
+        with pytest.raises(DagsterInvalidDefinitionError, match=problem):
+            load_and_tick(build, what)
 
 
 def test_the_runs_of_a_target_without_tables_show_what_is_done(

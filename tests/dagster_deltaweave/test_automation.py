@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from dagster import (
     AssetDep,
     AssetKey,
@@ -17,7 +18,7 @@ from dagster import (
     evaluate_automation_conditions,
 )
 
-from dagster_deltaweave import merge_asset
+from dagster_deltaweave import merge_asset, merge_on_read_asset
 
 COUNTRIES = StaticPartitionsDefinition(["de", "fr", "us"])
 REGIONS = StaticPartitionsDefinition(["europe", "america"])
@@ -68,6 +69,31 @@ def test_a_reader_of_the_view_runs_for_appended_batches_alone(
         for each in (appended, done, merged)
     ]
     assert requested == [[1, 1], [0, 0], [1, 0]]
+
+
+@pytest.mark.parametrize("partitions", [None, DAYS])
+def test_an_eager_base_waits_for_no_partition_of_its_changes_that_is_missing(
+    instance: DagsterInstance, partitions: DailyPartitionsDefinition | None
+) -> None:
+    eager: AutomationCondition[AssetKey] = AutomationCondition.eager()
+    patient = eager.without(~AutomationCondition.any_deps_missing())
+    key = None if partitions is None else "2026-01-01"
+    requested = []
+    for name, condition in (("eager", eager), ("of_any", patient)):
+        assets = merge_on_read_asset(
+            name=name,
+            keys=["id"],
+            sequence_by="version",
+            partitions_def=partitions,
+            base_automation_condition=condition,
+        )(lambda: None)
+        defs = Definitions(assets=[*assets])
+        first = evaluate_automation_conditions(defs, instance)
+        event = AssetMaterialization(assets.changes.key, partition=key)
+        instance.report_runless_asset_event(event)
+        second = evaluate_automation_conditions(defs, instance, cursor=first.cursor)
+        requested.append(second.get_num_requested(assets.base.key))
+    assert requested == ([1, 1] if partitions is None else [0, 1])
 
 
 def test_an_eager_merge_asset_merges_what_its_upstreams_partitions_map_to(

@@ -244,5 +244,5 @@ def test_dagsters_private_names_are_imported_by_one_module() -> None:
 )
 def test_calls_whose_result_depends_on_settings_have_one_door(call: str, modules: set[str]) -> None:
     calling = {module_id(module) for module in MODULES if call in module.read_text()}
-    inside = {name for name in calling if name.startswith("deltaweave/") and "/bench/" not in name}
+    inside = {name for name in calling if name.startswith("deltaweave/")}
     assert inside == {f"deltaweave/{name}" for name in modules}

@@ -122,6 +122,15 @@ def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
             assert heading in anchors, link
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_item_or_row_of_a_table_is_on_a_page_twice(page: Path) -> None:
+    if page.name == "comparison-sources.md":  # one source for several rows
+        return
+    # Where two branches wrote the same, a merge may keep both.
+    rows = re.findall(r"^ *((?:- |\| ).{60,})$(?!\n *\| ---)", page.read_text(), re.MULTILINE)
+    assert [row for row in rows if rows.count(row) > 1] == []
+
+
 def test_the_tree_names_folders_that_exist() -> None:
     text = (ROOT / "docs" / "development.md").read_text()
     (tree,) = re.findall(r"^## The tree\n.*?^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -103,14 +104,35 @@ def test_each_name_in_the_readme_is_there(project: Path) -> None:
     readme = (project / "README.md").read_text()
     names = set(re.findall(r"`([^`\n]+)`", readme.replace("```", "")))
     files = {name for name in names if name.startswith(("src/", "dagster_home/", ".github/"))}
-    assert len(files) == 8
-    assert [name for name in files if not (project / name).is_file()] == []
+    assert len(files) == 9
+    assert [name for name in files if not (project / name).exists()] == []
     repository = definitions().get_repository_def()
     assert repository.has_sensor_def("orders_landed")
     orders = (project / "src" / "my_shop" / "defs" / "orders.py").read_text()
-    for argument in ("SCHEMA = ", "keys=", "clauses="):
+    for argument in (
+        "SCHEMA = ",
+        "keys=",
+        "clauses=",
+        "build_table_checks(",
+        "read_source_partition(",
+    ):
         assert argument in orders
     run_path(str(project / "tests" / "test_definitions.py"))["test_the_definitions_load"]()
+
+
+def test_it_loads_once_what_the_readme_says_is_deleted(project: Path) -> None:
+    readme = (project / "README.md").read_text()
+    [step] = re.findall(r"^3\. Delete (.*?)^4\. ", readme, re.MULTILINE | re.DOTALL)
+    module, folder, table, test = re.findall(r"`([^`]+)`", step)
+    (project / module).unlink()
+    shutil.rmtree(project / folder)
+    written = (project / test).read_text()
+    assert table in written
+    (project / test).write_text(written.replace(f", {table}", ""))
+
+    run_path(str(project / test))["test_the_definitions_load"]()
+    keys = definitions().get_repository_def().asset_graph.materializable_asset_keys
+    assert [key.to_user_string() for key in keys] == ["orders"]
 
 
 def test_an_empty_directory_and_a_name_of_its_own_are_taken(tmp_path: Path) -> None:

@@ -82,6 +82,25 @@ def test_each_file_is_on_a_page_as_it_is() -> None:
     assert sorted(shown) == [file.name for file in FILES]
 
 
+def test_dagsters_home_of_the_tutorial_shows_no_dialog(tmp_path: Path) -> None:
+    [block] = re.findall(
+        r"^```sh\n(mkdir -p lake/dagster\n.*?)^```$",
+        (PAGES / "index.md").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
+    land(f'{block}\ntest -f "$DAGSTER_HOME/dagster.yaml"', tmp_path)
+    with DagsterInstance.from_config(str(tmp_path / "lake" / "dagster")) as instance:
+        assert not instance.telemetry_enabled
+        assert not instance.nux_enabled
+
+
+def test_each_step_says_how_dagster_is_started_with_its_file() -> None:
+    for page in PAGES.glob("first-*.md"):
+        text = page.read_text()
+        [file] = re.findall(r"^--8<--\n(examples/tutorial/\w+\.py)\n--8<--$", text, re.MULTILINE)
+        assert f".venv/bin/dagster dev -f {file}\n" in text
+
+
 @pytest.fixture
 def _as_it_was(spark: SparkSession) -> Iterator[None]:
     """A resource's configuration stays in the session of all tests."""

@@ -38,6 +38,7 @@ from dataclasses import dataclass
 from typing import Any
 
 NOTHING_WRITTEN = "Nothing was committed: the table is as it was."
+NOTHING_DONE = "Nothing was read or written."
 STATE_UNKNOWN = "It is not known whether anything was committed: look at the table's history."
 CORRECT_STATEMENT = "Correct the statement and run it again."
 
@@ -133,7 +134,7 @@ class NotADeltaTableError(DeltaweaveError, Terminal):
             "there is no Delta table here.",
             table=table,
             operation="opening",
-            state="Nothing was read or written.",
+            state=NOTHING_DONE,
             hint="Check the path or name, or create the table with create_if_missing().",
         )
 

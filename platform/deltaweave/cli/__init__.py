@@ -44,15 +44,29 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="deltaweave keeps Delta tables current.",
+    epilog="Begin with deltaweave doctor, which checks this machine.",
 )
-app.command("init")(init)
-app.command("merge")(run_merge)
-app.command("explain")(explain_merge)
-app.command("apply-changes")(apply_changes)
-app.command("maintain")(maintain)
-app.command("history")(history)
-app.command("inspect")(inspect)
-app.command("doctor")(doctor)
+# In single quotes: in double quotes, a shell runs what is between back quotes.
+_STATEMENT = (
+    "'MERGE INTO delta.`/lake/orders` t USING parquet.`/landing/orders` s ON t.id = s.id "
+    "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *'"
+)
+_EVENTS = (
+    "--format json --schema 'id INT, state STRING, op STRING, n INT' --key id --sequence-by n "
+    "--deletes \"op = 'd'\" --except-column op --except-column n"
+)
+app.command("init", epilog="Example: deltaweave init my-shop")(init)
+app.command("merge", epilog=f"Example: deltaweave merge {_STATEMENT}")(run_merge)
+app.command("explain", epilog=f"Example: deltaweave explain {_STATEMENT}")(explain_merge)
+app.command(
+    "apply-changes", epilog=f"Example: deltaweave apply-changes ./orders ./events {_EVENTS}"
+)(apply_changes)
+app.command("maintain", epilog="Example: deltaweave maintain ./orders")(maintain)
+app.command("history", epilog="Example: deltaweave history ./orders --limit 5")(history)
+app.command("inspect", epilog="Example: deltaweave inspect ./orders --key id")(inspect)
+app.command("doctor", epilog="Example: deltaweave doctor --conf spark.master=spark://host:7077")(
+    doctor
+)
 app.add_typer(warm, name="warm")
 
 
@@ -68,7 +82,13 @@ def _show_version(wanted: bool) -> None:
 def _app(
     version: Annotated[
         bool,
-        typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True),
+        typer.Option(
+            "--version",
+            help="Print the version.",
+            callback=_show_version,
+            is_eager=True,
+            metavar="",
+        ),
     ] = False,
 ) -> None:
     """Delta tables kept current."""

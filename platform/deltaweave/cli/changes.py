@@ -40,34 +40,54 @@ def apply_changes(
             callback=as_path_if_there,
         ),
     ],
-    key: Annotated[list[str], typer.Option(help="A column that identifies a row; repeatable.")],
-    sequence_by: Annotated[str, typer.Option(help="SQL that orders the events of a key.")],
+    key: Annotated[
+        list[str],
+        typer.Option(help="A column that identifies a row; repeatable.", metavar="COLUMN"),
+    ],
+    sequence_by: Annotated[
+        str, typer.Option(help="SQL that orders the events of a key.", metavar="SQL")
+    ],
     deletes: Annotated[
-        str | None, typer.Option(help="SQL condition of events that delete.", show_default=False)
+        str | None,
+        typer.Option(
+            help="SQL condition of events that delete.", show_default=False, metavar="SQL"
+        ),
     ] = None,
     truncates: Annotated[
         str | None,
-        typer.Option(help="SQL condition of events that empty the table.", show_default=False),
+        typer.Option(
+            help="SQL condition of events that empty the table.", show_default=False, metavar="SQL"
+        ),
     ] = None,
     column: Annotated[
         list[str],
-        typer.Option(help="Keep this event column in the table; repeatable; by default all."),
+        typer.Option(
+            help="Keep this event column in the table; repeatable; by default all.",
+            metavar="COLUMN",
+        ),
     ] = [],  # noqa: B006  # typer reads it and hands on a list of its own
     except_column: Annotated[
-        list[str], typer.Option(help="Exclude this event column from the table; repeatable.")
+        list[str],
+        typer.Option(
+            help="Exclude this event column from the table; repeatable.", metavar="COLUMN"
+        ),
     ] = [],  # noqa: B006  # as above
     present_columns: Annotated[
         str | None,
-        typer.Option(help="Column with the names that an event sets.", show_default=False),
+        typer.Option(
+            help="Column with the names that an event sets.", show_default=False, metavar="COLUMN"
+        ),
     ] = None,
     ignore_null_updates: Annotated[
-        bool, typer.Option("--ignore-null-updates", help="Nulls leave columns as they are.")
+        bool,
+        typer.Option("--ignore-null-updates", help="Nulls leave columns as they are.", metavar=""),
     ] = False,
     rescued: Annotated[
         str | None,
         typer.Option(
             help="Path or name of a table that takes events which cannot be applied.",
             show_default=False,
+            metavar="TABLE",
         ),
     ] = None,
     scd_type: Annotated[
@@ -76,9 +96,10 @@ def apply_changes(
     late_by_days: Annotated[
         float, typer.Option(help="For how many days deletes are remembered.", min=0)
     ] = 7,
-    format: Annotated[str, typer.Option(help="Format of the files.")] = "parquet",
+    format: Annotated[str, typer.Option(help="Format of the files.", metavar="FORMAT")] = "parquet",
     schema: Annotated[
-        str | None, typer.Option(help="DDL of the files' columns.", show_default=False)
+        str | None,
+        typer.Option(help="DDL of the files' columns.", show_default=False, metavar="DDL"),
     ] = None,
     option: Annotated[
         list[str],

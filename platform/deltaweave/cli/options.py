@@ -25,10 +25,15 @@ Conf = Annotated[
 ]
 Catalog = Annotated[
     str | None,
-    typer.Option(help="The catalog of names that name none.", show_default=False, metavar="NAME"),
+    typer.Option(
+        help="The catalog of table names without one.", show_default=False, metavar="NAME"
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Show Spark's own lines, too.")]
+# An empty metavar: typer shows `<bool>` beside a flag, as if it took a value.
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.", metavar="")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", help="Show Spark's own lines, too.", metavar="")
+]
 
 
 def as_path_if_there(given: str) -> str:

@@ -34,7 +34,9 @@ def run_merge(
     builtin: Annotated[
         bool,
         typer.Option(
-            "--fallback-builtin", help="Use Delta's own MERGE for features that are refused."
+            "--fallback-builtin",
+            help="Let Delta's own MERGE run where the table has a feature that is refused.",
+            metavar="",
         ),
     ] = False,
     conf: Conf = [],  # noqa: B006  # typer reads it and hands on a list of its own

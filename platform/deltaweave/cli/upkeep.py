@@ -32,7 +32,8 @@ def maintain(
         list[str],
         typer.Option(
             help="An operation: optimize, purge, floating_bounds, statistics, index_keys or "
-            "vacuum; repeatable; by default all of them."
+            "vacuum; repeatable; by default all of them.",
+            metavar="OPERATION",
         ),
     ] = [],  # noqa: B006  # typer reads it and hands on a list of its own
     conf: Conf = [],  # noqa: B006  # as above

@@ -19,7 +19,8 @@ def _warm() -> None:
 @warm.command("stop")
 def stop(
     force: Annotated[
-        bool, typer.Option("--force", help="Also those that runs use: these runs then fail.")
+        bool,
+        typer.Option("--force", help="Also those that runs use: these runs then fail.", metavar=""),
     ] = False,
 ) -> None:
     """End the warm drivers of this user on this machine; ends with 1 if one is in use."""

@@ -10,8 +10,6 @@ from pyspark.sql import SparkSession
 from deltaweave import errors
 from deltaweave.session import DELTA_SETTINGS, delta_conf
 
-_NOTHING_DONE = "Nothing was read or written."
-
 _EXTENSIONS = "spark.sql.extensions"
 _CATALOG = "spark.sql.catalog.spark_catalog"
 
@@ -27,7 +25,7 @@ def check_is_classic(spark: object) -> None:
         raise errors.UnsupportedSessionError(
             "the session is one of Spark Connect, and deltaweave works in the driver's JVM.",
             operation="opening the session",
-            state=_NOTHING_DONE,
+            state=errors.NOTHING_DONE,
             hint="Run it where the driver is: start Spark with deltaweave.local_session(), or with "
             "spark.api.mode=classic.",
         )
@@ -35,7 +33,7 @@ def check_is_classic(spark: object) -> None:
         raise errors.StatementError(
             f"the first argument is {_kind(spark)}, and a SparkSession is needed.",
             operation="opening the session",
-            state=_NOTHING_DONE,
+            state=errors.NOTHING_DONE,
             hint="Give the session first, e.g. deltaweave.local_session().",
         )
 
@@ -64,7 +62,7 @@ def check_has_delta(spark: SparkSession, *, is_on_classpath: bool) -> None:
     raise errors.UnsupportedSessionError(
         problem,
         operation="opening the session",
-        state=_NOTHING_DONE,
+        state=errors.NOTHING_DONE,
         hint=f"Start Spark with deltaweave.local_session(), or with {needed}.",
     )
 
@@ -123,7 +121,7 @@ def check_is_path_or_name(given: object) -> None:
     raise errors.StatementError(
         f"the table is given as {_kind(given)}, and its path or name is needed.",
         operation="opening",
-        state=_NOTHING_DONE,
+        state=errors.NOTHING_DONE,
         hint=hint,
     )
 

@@ -47,8 +47,12 @@ _DENIES = re.compile(
     r"java\.nio\.file\.AccessDeniedException|org\.apache\.hadoop\.security\.AccessControlException"
     r"|java\.io\.\w+: .*(\(Permission denied\)|Read-only file system|Mkdirs failed to create)"
 )
-# Delta's message is for any statement that names a table, also for DROP.
-_ADVICE_ON_DROP = re.compile(r"\s*To tolerate the error on drop,? use [^.]*\.")
+# Messages about a missing table are for any statement, also for DROP; the hint has what to do.
+_ADVICE_ON_NAMES = re.compile(
+    r"\s*To tolerate the error on drop,? use [^.]*\."
+    r"|\s*Verify the spelling and correctness of the schema.*?(?=\s+SQLSTATE:|\s*\Z)",
+    re.DOTALL,
+)
 # The plan that Spark appends to a message about names: `;`, then a tree of relations.
 _PLAN = re.compile(r";\n(?=['!]?[A-Z]\w*[a-z])(?:[ :+|-]*['!]?[A-Z]\w*[a-z][^\n]*\n?)+\s*\Z")
 _READING_FILE = re.compile(r"reading file (\S+?)\.?(?=\s|$)")
@@ -138,7 +142,8 @@ def _translation(
         if limit is not None:
             kind = errors.LimitExceededError
             arguments |= limit.about("the driver's JVM has ended.")
-    state = errors.NOTHING_WRITTEN
+    is_opening = about["operation"] == "opening"
+    state = errors.NOTHING_DONE if is_opening else errors.NOTHING_WRITTEN
     if commits and kind not in _BEFORE_ANY_COMMIT:
         state = errors.STATE_UNKNOWN
     return kind(**{"hint": _HINTS.get(kind), "state": state, **arguments, **about})
@@ -215,7 +220,9 @@ def _quotes(java_error: JavaObject) -> bool:
 def _arguments(java_error: JavaObject) -> dict[str, Any]:
     arguments = {
         "problem": _without_traceback(
-            _PLAN.sub("", _ADVICE_ON_DROP.sub("", java_error.getMessage() or java_error.toString()))
+            _PLAN.sub(
+                "", _ADVICE_ON_NAMES.sub("", java_error.getMessage() or java_error.toString())
+            )
         ),
         "error_class": _error_class(java_error),
         "sql_state": _call(java_error, "getSqlState"),

@@ -49,7 +49,9 @@ land: java $(INSTALLED) ## land the next month of the demo's returns, for the la
 	@$(VENV)/python -m assets.demo_data --next
 
 ui: place java $(INSTALLED) $(DAGSTER_HOME)/dagster.yaml ## open the Dagster UI on the demo lake (PORT=3000, ON as for demo)
-	@$(AT_PLACE) $(VENV)/dagster dev --workspace workspace.yaml --port $(PORT)
+	@# Dagster advises `dg dev` instead, which is for projects of `dg`: this repository is none.
+	@PYTHONWARNINGS='ignore:Function `dev_command` is superseded' \
+		$(AT_PLACE) $(VENV)/dagster dev --workspace workspace.yaml --port $(PORT)
 
 docs: .venv/.docs ## build the documentation as a site, .site/html (needs npm); broken links and anchors fail
 	@$(VENV)/python .ci/site

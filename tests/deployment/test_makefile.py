@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,6 +102,16 @@ def test_each_place_of_the_demo_is_chosen_by_one_variable() -> None:
     assert "demo_places" not in commands["local"].stdout
     for place in ("cluster", "object_store"):
         assert f"assets.demo_places {place} " in commands[place].stdout
+
+
+def test_the_ui_starts_without_dagsters_advice_on_its_command() -> None:
+    commands = _run(["make", "--dry-run", "--assume-old=.venv/.installed", "ui"]).stdout
+    [setting] = re.findall(r"PYTHONWARNINGS='([^']+)'", commands)
+    program = "import warnings; warnings.warn('{} is superseded and discouraged', FutureWarning)"
+
+    for warned, shown in (("Function `dev_command`", False), ("Function `other`", True)):
+        ran = _run([sys.executable, "-c", program.format(warned)], PYTHONWARNINGS=setting)
+        assert bool(ran.stderr) is shown
 
 
 def test_help_is_the_default_and_lists_each_command() -> None:

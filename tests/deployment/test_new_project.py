@@ -145,11 +145,11 @@ def test_an_empty_directory_and_a_name_of_its_own_are_taken(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("2026-orders", "'2026_orders' is no name of a Python package"),
-        ("orders.v2", "is no name of a Python package"),
-        ("bestellungen-für-alle", "is no name of a Python package"),
-        ("orders_", "is no name of a Python package"),  # and of no distribution
-        ("class", "is no name of a Python package"),
+        ("2026-orders", "'2026_orders' is not a valid name for a Python package"),
+        ("orders.v2", "is not a valid name for a Python package"),
+        ("bestellungen-für-alle", "is not a valid name for a Python package"),
+        ("orders_", "is not a valid name for a Python package"),  # and of no distribution
+        ("class", "is not a valid name for a Python package"),
         ("json", "has a package json already"),  # of the standard library
         ("dagster", "has a package dagster already"),
         ("full", "is not empty"),

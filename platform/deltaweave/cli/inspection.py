@@ -95,7 +95,7 @@ def inspect(
 ) -> None:
     """Print how the rows of a table are spread over its files, by the log.
 
-    Of a table on a disk, the log is read without Spark.
+    For a table on a disk, the log is read without Spark.
 
     Files with floating bounds are those of earlier releases by whose footers Spark may miss rows
     with NaN; `maintain` rewrites them.

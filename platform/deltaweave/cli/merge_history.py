@@ -52,7 +52,7 @@ def history(
 ) -> None:
     """List the merges of a table with their metrics, the newest first.
 
-    Of a table on a disk, the log is read without Spark.
+    For a table on a disk, the log is read without Spark.
     """
     check_plot(plot)
     merges: Sequence[Commit | Row] | None = None

@@ -65,8 +65,8 @@ def _problem_of_package(name: str) -> str | None:
     """Return why a package cannot have the name; None if it can."""
     if _PACKAGE.fullmatch(name) is None or keyword.iskeyword(name):
         return (
-            f"{name!r} is no name of a Python package: it needs letters, digits and _, with a "
-            "letter first and no _ last. Give one with --package."
+            f"{name!r} is not a valid name for a Python package: it needs letters, digits and _, "
+            "with a letter first and no _ last. Give one with --package."
         )
     if name in sys.stdlib_module_names or _is_installed(name):
         return (

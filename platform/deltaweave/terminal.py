@@ -39,7 +39,7 @@ def check_plot(plot: Path | None) -> None:
 
     known = sorted(FigureCanvasBase.filetypes)
     if plot.suffix.lower().removeprefix(".") not in known:
-        fail(f"--plot {plot}: its suffix is to be one of {', '.join(known)}.", MISUSED)
+        fail(f"--plot {plot}: its suffix must be one of {', '.join(known)}.", MISUSED)
     check_output(plot)
 
 

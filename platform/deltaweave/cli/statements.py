@@ -80,7 +80,8 @@ def _text(statement: str | None, file: Path | None) -> str:
         try:
             text = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            fail(f"{file} cannot be read: {error}.", MISUSED)
+            reason = getattr(error, "strerror", None) or error
+            fail(f"{file} cannot be read: {reason}.", MISUSED)
     else:
         text = sys.stdin.read() if statement == "-" else str(statement)
     try:

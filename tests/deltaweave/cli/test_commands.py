@@ -218,7 +218,11 @@ def test_a_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["merge"], 2, "Give a statement"),
         (["merge", "MERGE", "--file", "x.sql"], 2, "Give a statement"),
-        (["merge", "--file", "/nowhere/x.sql"], 2, "/nowhere/x.sql cannot be read"),
+        (
+            ["merge", "--file", "/nowhere/x.sql"],
+            2,
+            "x.sql cannot be read: No such file or directory.",
+        ),
         (["merge", "MERGE INTO t USING s"], 1, "MERGE into t failed"),
         (["merge", "SELECT 1"], 1, "the statement is no MERGE"),
         (["explain", "MERGE INTO delta.`s3://k:secret@b/t` t"], 1, "credentials"),

@@ -210,7 +210,7 @@ def written(svg: Path) -> str:
 
 @pytest.mark.parametrize(
     ("file", "said"),
-    [("chart.xyz", "its suffix is to be one of"), ("missing/chart.png", "cannot be written")],
+    [("chart.xyz", "its suffix must be one of"), ("missing/chart.png", "cannot be written")],
 )
 def test_a_chart_that_cannot_be_written_is_refused_before_spark_starts(
     file: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

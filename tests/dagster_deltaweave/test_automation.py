@@ -72,7 +72,7 @@ def test_a_reader_of_the_view_runs_for_appended_batches_alone(
 
 
 @pytest.mark.parametrize("partitions", [None, DAYS])
-def test_an_eager_base_waits_for_no_partition_of_its_changes_that_is_missing(
+def test_an_eager_base_waits_for_no_missing_partition_of_its_changes(
     instance: DagsterInstance, partitions: DailyPartitionsDefinition | None
 ) -> None:
     eager: AutomationCondition[AssetKey] = AutomationCondition.eager()

@@ -130,9 +130,8 @@ def add_output(
         stored = _merged(context, tables, table, changes, partitions, None, result)
         return _with_rescued(stored, context, table, declaration)
     if isinstance(declaration, MergeOnReadDeclaration):
-        return Stored(
-            None, *changeset_append.ingest(context, tables, declaration, rows, marks.pair)
-        )
+        appended = changeset_append.ingest(context, tables, declaration, rows, marks.pair)
+        return Stored(None, *appended)
     assert isinstance(declaration, WriteDeclaration)
     predicate = _replaced(context, table, declaration, changes, partitions)
     prepare_table(table, declaration, rows, context.asset_spec.description)

@@ -146,10 +146,8 @@ def build_table_sensor(
 def _tick(context: SensorEvaluationContext, watched: _Watched) -> SensorResult:
     """Look at the table once, and request what changed since the last look."""
     if watched.partitions_def is not None and context.repository_def is not None:
-        # Raises an error in words where Dagster's own would be one of its inside.
-        assert SensorTarget(
-            context, watched.target, watched.partitions_def, watched.table
-        ).partitioned
+        # Refuses a target without partitions in our words; Dagster's error is one of its inside.
+        SensorTarget(context, watched.target, watched.partitions_def, watched.table).partitioned  # noqa: B018
     before = Progress.of(context.cursor)
     if context.cursor and before is None:
         context.log.warning("The cursor cannot be read: the run history says what was requested.")

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import MergeOnReadTable, Table
-from deltaweave.errors import SourceError
+from deltaweave.errors import DeltaweaveError
 
 # By column: its type, a value, the same value of another type, and one that the type would change.
 KEYS = {
@@ -55,7 +55,9 @@ def test_a_key_of_another_type_is_the_tables_or_an_error(
     apply(1, first)
     apply(2, {name: same for name, (_, _, same, _) in KEYS.items()})
     for name, (*_, other) in KEYS.items():
-        with pytest.raises(SourceError, match=rf"the key {name}=.* does not fit the table|CAST_"):
+        with pytest.raises(
+            DeltaweaveError, match=rf"the key {name}=.* does not fit the table|CAST_"
+        ):
             apply(3, {**first, name: other})
     newest = "__END_AT IS NULL" if kind == "histories" else "true"
     assert [row.v for row in Table(spark, path).read().where(newest).collect()] == [2]

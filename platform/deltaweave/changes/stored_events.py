@@ -40,7 +40,7 @@ from deltaweave.changes.table_columns import TableColumns, defaults
 from deltaweave.delta.jvm import cast_strictly
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.errors import CommitConflictError
-from deltaweave.identifiers import column
+from deltaweave.identifiers import back_quoted, column
 
 ITEM = "item"
 """In a path, the items of an array, or the keys or values of a map."""
@@ -64,9 +64,12 @@ def completed(events: Events, table: TableColumns) -> Events:
         missing = {} if shape.is_partial else defaults(lacking)
         values = struct_of(F.col(VALUES), held, StructType(wanted), missing)
         rows = rows.withColumn(VALUES, values)
+    names = tuple(field.name for field in wanted)
+    for name in filter(table.is_limited, names):
+        value = table.as_stored(name, F.col(VALUES)[name])
+        rows = rows.withColumn(VALUES, F.col(VALUES).withField(back_quoted(name), value))
     rows = rows.withColumns(_keys_of(rows, shape, table))
     rows = rows.withColumn(SEQUENCE, _exact_sequence(rows, table))
-    names = tuple(field.name for field in wanted)
     return replace(events, rows=rows, shape=replace(shape, columns=names, table=table))
 
 
@@ -213,14 +216,16 @@ def _keys_of(rows: DataFrame, shape: EventShape, table: TableColumns) -> dict[st
         field = rows.schema[key]
         held, wanted = plain(field.dataType), table.widest(field).dataType
         if is_as(held, wanted):
-            continue
-        if isinstance(held, StringType):
-            keys[key] = cast_strictly(rows.sparkSession, column(key), plain(wanted))
-            continue
-        value = converted(column(key), held, wanted)
-        [named] = rows.select(value.alias(key)).schema
-        ending = f" does not fit the table, whose {key} is {wanted.simpleString()}"
-        keys[key] = exact(value, named.dataType, wanted, (f"the key {key}=", ending))
+            value = column(key)
+        elif isinstance(held, StringType):
+            value = cast_strictly(rows.sparkSession, column(key), plain(wanted))
+        else:
+            value = converted(column(key), held, wanted)
+            [named] = rows.select(value.alias(key)).schema
+            ending = f" does not fit the table, whose {key} is {wanted.simpleString()}"
+            value = exact(value, named.dataType, wanted, (f"the key {key}=", ending))
+        if table.is_limited(key) or not is_as(held, wanted):
+            keys[key] = table.as_stored(key, value)
     return keys
 
 
@@ -250,7 +255,9 @@ def _key(key: str, held: list[StructField], table: TableColumns) -> Column:
     """Read a key column, by the names that side tables have for it."""
     wanted = table.fields[key.lower()].dataType
     values = [converted(column(field.name), field.dataType, wanted) for field in held]
-    return F.coalesce(*values) if len(values) > 1 else (values or [F.lit(None).cast(wanted)])[0]
+    # Earlier releases remembered texts of CHAR columns without their blanks.
+    values = [table.as_stored(key, value) for value in values] or [F.lit(None).cast(wanted)]
+    return F.coalesce(*values) if len(values) > 1 else values[0]
 
 
 def _values(kept: DataFrame, shape: EventShape, table: TableColumns) -> Column:

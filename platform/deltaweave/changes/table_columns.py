@@ -12,13 +12,17 @@ mapping, the two differ, and both are looked up.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from deltaweave.changes.conversions import FROM, has_fields_of, names_of, plain
 from deltaweave.delta.log import TableSnapshot
+from deltaweave.delta.statement import OF_LIMITED_LENGTH
 
 _SEQUENCE = "_cdc_sequence"
 _IN_FILES = "delta.columnMapping.physicalName"
@@ -108,6 +112,31 @@ class TableColumns:
         fits = field is not None and has_fields_of(field.dataType, of_event.dataType)
         data_type = field.dataType if field is not None and fits else of_event.dataType
         return StructField(of_event.name, plain(data_type))
+
+    def is_limited(self, name: str) -> bool:
+        """Return whether a column is of CHAR or VARCHAR."""
+        return self._length_of(name) is not None
+
+    def as_stored(self, name: str, value: Column) -> Column:
+        """Return a value of a column as the table stores it.
+
+        CHAR texts have blanks up to the column's length, and neither they nor VARCHAR texts have
+        blanks beyond it. A longer text stays as it is, and the write fails.
+        """
+        found = self._length_of(name)
+        if found is None:
+            return value
+        length, without_blanks = int(found["length"]), F.rtrim(value)
+        fits = F.length(without_blanks) <= length
+        if found["var"]:
+            is_cut = fits & (F.length(value) > length)
+            return F.when(is_cut, F.substring(value, 1, length)).otherwise(value)
+        return F.when(fits, F.rpad(without_blanks, length, " ")).otherwise(value)
+
+    def _length_of(self, name: str) -> re.Match[str] | None:
+        field = self.fields.get(name.lower())
+        of_text = "" if field is None else (field.metadata or {}).get(OF_LIMITED_LENGTH, "")
+        return re.fullmatch(r"(?P<var>var)?char\((?P<length>\d+)\)", of_text)
 
 
 def first_columns(names: Sequence[str]) -> dict[str, str]:

@@ -61,3 +61,54 @@ def test_a_key_of_another_type_is_the_tables_or_an_error(
             apply(3, {**first, name: other})
     newest = "__END_AT IS NULL" if kind == "histories" else "true"
     assert [row.v for row in Table(spark, path).read().where(newest).collect()] == [2]
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("kind", ["current rows", "histories", "merge on read"])
+def test_texts_of_limited_length_are_compared_as_the_table_stores_them(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    """CHAR has blanks up to its length, and neither CHAR nor VARCHAR has blanks beyond it."""
+    path, like = str(tmp_path / "t"), str(tmp_path / "like")
+    scd_type: Any = 2 if kind == "histories" else 1
+    arguments: dict[str, Any] = {
+        "keys": ["k", "w"],
+        "sequence_by": "seq",
+        "apply_as_deletes": "op = 'd'",
+        "except_column_list": ["seq", "op"],
+    }
+    if scd_type == 2:
+        arguments["track_history_except_column_list"] = ["v"]
+
+    def apply(where: str, seq: int, k: str, w: str, op: str = "u", rows: int = 1) -> None:
+        columns = f"'{k}' AS k, '{w}' AS w, 'x' AS t, {seq} AS v, {seq} AS seq, '{op}' AS op"
+        events = spark.sql(f"SELECT {columns}")
+        if kind == "merge on read":
+            table = MergeOnReadTable(spark, where, **arguments)
+            table.append(events)
+            assert table.read().count() == rows
+            table.rematerialize()
+        else:
+            deltaweave.apply_changes(spark, where, events, stored_as_scd_type=scd_type, **arguments)
+
+    apply(like, 1, "a", "b")
+    limits = {"k": "CHAR(5)", "w": "VARCHAR(3)", "t": "CHAR(2)"}
+    columns = ", ".join(
+        f"`{field.name}` {limits.get(field.name, field.dataType.simpleString())}"
+        for field in Table(spark, like).read().schema
+    )
+    spark.sql(f"CREATE TABLE delta.`{path}` ({columns}) USING delta")
+    # Each event is one of the same key.
+    for seq, (k, w) in enumerate([("a", "b"), ("a  ", "b"), ("a", "b")]):
+        apply(path, seq, k, w)
+    assert [
+        tuple(row) for row in Table(spark, path).read().select("k", "w", "t", "v").collect()
+    ] == [("a    ", "b", "x ", 2)]
+    apply(path, 4, "a", "b", "d", rows=0)
+    apply(path, 3, "a    ", "b", rows=0)  # late: the delete is remembered
+    newest = "__END_AT IS NULL" if kind == "histories" else "true"
+    assert Table(spark, path).read().where(newest).count() == 0
+    apply(path, 5, "c", "abc")
+    apply(path, 6, "c", "abc   ")
+    kept = Table(spark, path).read().where(newest).select("k", "w", "v").collect()
+    assert [tuple(row) for row in kept] == [("c    ", "abc", 6)]

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from dagster_deltaweave.run_mark import mark_session, unmark_session
-from deltaweave.errors import StatementError
+from deltaweave.errors import NOTHING_DONE, StatementError
 from deltaweave.session import secret_keys
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class SparkResource(LazyPySparkResource):
             raise StatementError(
                 f"spark_config holds secrets ({', '.join(secret)}), which Dagster's UI would show.",
                 operation="configuration",
-                state="Nothing was read or written.",
+                state=NOTHING_DONE,
                 hint="Leave them out. Set them in the environment of the JVM, or in the "
                 "spark-defaults.conf of SPARK_CONF_DIR. Change them where they were shown.",
             )
@@ -177,7 +177,7 @@ def _with_environment(given: Any) -> Any:
         raise StatementError(
             f"spark_config names the environment variable {name}, which is not set.",
             operation="configuration",
-            state="Nothing was read or written.",
+            state=NOTHING_DONE,
             hint=f"Set {name}, or leave EnvVar('{name}') out of the configuration.",
         )
     return value

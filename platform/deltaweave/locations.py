@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from urllib.parse import parse_qsl
 
-from deltaweave.errors import StatementError
+from deltaweave.errors import NOTHING_DONE, StatementError
 
 # A URI alone, or quoted in SQL as in delta.`s3://bucket/orders`: scheme, slashes, authority, rest.
 _URI = re.compile(r"(?:^|`)\s*((?:[A-Za-z][A-Za-z0-9+.-]+:)+)(/+)([^/?#`]*)([^`]*)")
@@ -37,7 +37,7 @@ def check_given_location(location: str | Path, *, operation: str) -> None:
         raise StatementError(
             "a location is empty.",
             operation=operation,
-            state="Nothing was read or written.",
+            state=NOTHING_DONE,
             hint="Give a path or a URI. Is a variable of the environment empty?",
         )
     refuse_credentials(location, operation=operation)
@@ -68,7 +68,7 @@ def refuse_credentials(location: str | Path, *, operation: str = "opening") -> N
             f"its location holds credentials ({what}), which logs and metadata would show.",
             table=_without_credentials(scheme, slashes, authority + rest),
             operation=operation,
-            state="Nothing was read or written.",
+            state=NOTHING_DONE,
             hint="Remove them, and set them by the environment or by Spark's configuration "
             "of the store. Change them where this location was logged or shared.",
         )

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deltaweave.errors import UnsupportedSessionError
+from deltaweave.errors import NOTHING_DONE, UnsupportedSessionError
 from deltaweave.tested_releases import check_pair, delta_package, installed_pair
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _start_jvm(conf: Mapping[str, str]) -> None:
                 if problem is None:
                     raise
                 raise UnsupportedSessionError(
-                    problem, operation="starting Spark", state="Nothing was read or written."
+                    problem, operation="starting Spark", state=NOTHING_DONE
                 ) from error
 
 

@@ -25,7 +25,7 @@ from deltaweave.changes.merge_on_read import (
     Pending,
     merged_mark,
 )
-from deltaweave.errors import SourceError
+from deltaweave.errors import NOTHING_DONE, SourceError
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -170,7 +170,7 @@ def _unreadable(location: str, error: Exception) -> SourceError:
         f"its log cannot be read: {redacted(error)}",
         table=location,
         operation="looking for pending changes",
-        state="Nothing was read or written.",
+        state=NOTHING_DONE,
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster import AssetKey
 
-from deltaweave.errors import StatementError
+from deltaweave.errors import NOTHING_DONE, StatementError
 from deltaweave.identifiers import back_quoted, quoted
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def namespace_in(metadata: Mapping[str, Any], asset: str) -> Namespace:
                 f"the {word} in the asset's metadata is empty.",
                 table=asset,
                 operation="locating",
-                state="Nothing was read or written.",
+                state=NOTHING_DONE,
                 hint=f"Name a {word}, or leave it out of the metadata.",
             )
     return Namespace(names[CATALOG], names[SCHEMA])
@@ -137,6 +137,6 @@ def _without_place(key: AssetKey, problem: str, hint: str) -> StatementError:
         problem,
         table=key.to_user_string(),
         operation="locating",
-        state="Nothing was read or written.",
+        state=NOTHING_DONE,
         hint=hint,
     )

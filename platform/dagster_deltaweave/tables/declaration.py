@@ -15,7 +15,7 @@ from dagster_deltaweave.tables.merge_text import (
     with_written_out_stars,
 )
 from deltaweave.clauses import Clause
-from deltaweave.errors import StatementError
+from deltaweave.errors import NOTHING_DONE, StatementError
 from deltaweave.locations import check_given_location
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ class MergeOnReadDeclaration(TableDeclaration):
                 "assets of a merge-on-read table are found by each other's names.",
                 table=key.to_user_string(),
                 operation="locating",
-                state="Nothing was read or written.",
+                state=NOTHING_DONE,
                 hint="Name the table by name= of @merge_on_read_asset, and give the three assets "
                 "one prefix.",
             )

@@ -17,7 +17,7 @@ from dagster_deltaweave.tables.declaration import (
 )
 from dagster_deltaweave.tables.owner import check_is_of
 from dagster_deltaweave.tables.paths import path_under
-from deltaweave.errors import StatementError
+from deltaweave.errors import NOTHING_DONE, StatementError
 
 if TYPE_CHECKING:
     from dagster import AssetKey
@@ -113,7 +113,7 @@ def run_locator(resources: object, io_manager_key: str) -> TableLocator:
             f"the resource {io_manager_key} is no SparkDeltaIOManager but a "
             f"{type(manager).__name__}, which has no tables.",
             operation="locating",
-            state="Nothing was read or written.",
+            state=NOTHING_DONE,
             hint="Name the resource that has them, by io_manager_key=.",
         )
     return locator

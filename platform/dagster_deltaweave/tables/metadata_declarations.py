@@ -21,7 +21,7 @@ from dagster_deltaweave.tables.declaration import (
     WriteDeclaration,
 )
 from dagster_deltaweave.tables.merge_text import UPSERT_CLAUSES, equal_keys_condition
-from deltaweave.errors import StatementError
+from deltaweave.errors import NOTHING_DONE, StatementError
 
 DECLARATION = "deltaweave/merge"
 """Metadata key under which an asset's definition holds its declaration."""
@@ -127,7 +127,7 @@ def _in_namespace(declared: _Place, metadata: Mapping[str, Any], asset: str) -> 
             f"{problem}.",
             table=asset,
             operation="locating",
-            state="Nothing was read or written.",
+            state=NOTHING_DONE,
             hint=f"Leave {SCHEMA} and {CATALOG} out of the metadata, or leave out the table.",
         )
     return replace(declared, namespace=namespace)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from dagster import AssetKey
 
 from dagster_deltaweave.tables.declaration import TableDeclaration
-from deltaweave.errors import StatementError
+from deltaweave.errors import NOTHING_DONE, StatementError
 from deltaweave.identifiers import literal
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def check_is_of(table: Table, own: str) -> None:
         f"it is the table of the asset {owner}, and not that of {own}: their keys give one name.",
         table=table.path_or_name,
         operation="locating",
-        state="Nothing was read or written.",
+        state=NOTHING_DONE,
         hint="Give one of the two assets another schema in its metadata, or another key. If they "
         "share the table on purpose, declare it for both by table=…. If the asset has a new key, "
         "under which nothing counts as applied that was applied under the old one, "

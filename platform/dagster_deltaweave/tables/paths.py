@@ -24,7 +24,7 @@ from dagster_deltaweave.tables.places import (
     places_of_assets,
     places_of_base,
 )
-from deltaweave.errors import StatementError
+from deltaweave.errors import NOTHING_DONE, StatementError
 from deltaweave.identifiers import is_path
 
 _ANOTHER_KEY = (
@@ -61,7 +61,7 @@ def path_under(root: str, key: AssetKey) -> str:
             problem,
             table=key.to_user_string(),
             operation="locating",
-            state="Nothing was read or written.",
+            state=NOTHING_DONE,
             hint="Give the asset another key, or its table a path of its own.",
         )
     return "/".join([root.rstrip("/"), *key.path])

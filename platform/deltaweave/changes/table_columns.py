@@ -21,11 +21,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from deltaweave.changes.conversions import FROM, has_fields_of, names_of, plain
-from deltaweave.delta.log import TableSnapshot
+from deltaweave.delta.log import TableSnapshot, physical_name
 from deltaweave.delta.statement import OF_LIMITED_LENGTH
 
 _SEQUENCE = "_cdc_sequence"
-_IN_FILES = "delta.columnMapping.physicalName"
 _MADE_WITH_MAPPING = "col-"
 _GENERATED, _NUMBERED = "delta.generationExpression", "delta.identity.start"
 _DEFAULT = "CURRENT_DEFAULT"
@@ -63,7 +62,7 @@ class TableColumns:
         is_mapped = table.metadata.column_mapping != "none"
         # A table that got column mapping later has the names of then in its files.
         by_name = is_mapped and all(
-            _in_files(field).startswith(_MADE_WITH_MAPPING) for field in table.schema
+            physical_name(field).startswith(_MADE_WITH_MAPPING) for field in table.schema
         )
         names = [name.lower() for name in own]
         first = table.setting(_FIRST_COLUMNS)
@@ -167,13 +166,9 @@ def defaults(fields: Sequence[StructField]) -> dict[str, str]:
     return {f.name: str(f.metadata[_DEFAULT]) for f in fields if _DEFAULT in (f.metadata or {})}
 
 
-def _in_files(field: StructField) -> str:
-    return str((field.metadata or {}).get(_IN_FILES, field.name))
-
-
 def _read(field: StructField, *, by_name: bool) -> StructField:
     """Return a column found by its name in files or, for earlier releases, by its own name."""
-    names = [_in_files(field), *([field.name] if by_name else [])]
+    names = [physical_name(field), *([field.name] if by_name else [])]
     metadata = {**(field.metadata or {}), FROM: names}
     data_type = _of_fields(field.dataType, lambda each: _read(each, by_name=by_name))
     return StructField(field.name, data_type, metadata=metadata)
@@ -182,7 +177,7 @@ def _read(field: StructField, *, by_name: bool) -> StructField:
 def _stored(field: StructField) -> StructField:
     """Return a column named as in files, that is found by its name."""
     data_type = _of_fields(field.dataType, _stored)
-    return StructField(_in_files(field), data_type, metadata={FROM: [field.name]})
+    return StructField(physical_name(field), data_type, metadata={FROM: [field.name]})
 
 
 def _of_fields(data_type: DataType, change: Callable[[StructField], StructField]) -> DataType:

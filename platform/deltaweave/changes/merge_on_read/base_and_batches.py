@@ -13,7 +13,7 @@ from deltaweave.changes.merge_on_read.changeset import BATCH, PURGED, Batches, C
 from deltaweave.changes.stored_events import ITEM
 from deltaweave.delta.jvm import collected, letting_go
 from deltaweave.delta.log import TableSnapshot
-from deltaweave.errors import SourceError
+from deltaweave.errors import NOTHING_DONE, SourceError
 from deltaweave.identifiers import column, quoted
 from deltaweave.table import Table
 
@@ -178,7 +178,7 @@ def at_one_moment(
                 table=base.path_or_name,
                 operation="reading",
                 version=snapshot.version,
-                state="Nothing was read or written.",
+                state=NOTHING_DONE,
                 hint="They were merged into another base, or into one that was replaced or "
                 "restored since: restore the version that has them, or a version of the changeset "
                 "with these batches, or drop both tables and append all events again.",

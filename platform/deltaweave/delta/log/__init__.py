@@ -59,7 +59,7 @@ from deltaweave.delta.log.key_overlap import (
     key_overlaps,
     key_overlaps_in_log,
 )
-from deltaweave.delta.log.metadata import KEY_INDEX_PROPERTY, TableMetadata
+from deltaweave.delta.log.metadata import KEY_INDEX_PROPERTY, TableMetadata, physical_name
 from deltaweave.delta.log.num_records import num_physical_rows_column, parsed
 from deltaweave.delta.log.partition_files import in_partitions
 from deltaweave.delta.log.repeated_hours import PartitionTime, RepeatedHours, hours_that_repeat
@@ -125,6 +125,7 @@ __all__ = [
     "num_physical_rows_column",
     "options_of_files",
     "parsed",
+    "physical_name",
     "place_of_new_table",
     "python_values",
     "refuse_unsupported",

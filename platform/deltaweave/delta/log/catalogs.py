@@ -37,7 +37,7 @@ def log_by_name(spark: SparkSession, parts: Sequence[str]) -> JavaObject:
             f"it is no Delta table: its catalog gives a {table.getClass().getName()}.",
             table=".".join(parts),
             operation="opening",
-            state="Nothing was read or written.",
+            state=errors.NOTHING_DONE,
             hint="Name a Delta table.",
         )
     return table.deltaLog()
@@ -80,7 +80,7 @@ def place_of_new_table(spark: SparkSession, parts: Sequence[str]) -> JavaObject:
             "spark_catalog: Delta would create the table there and then look for it elsewhere.",
             table=".".join(parts),
             operation="creation",
-            state="Nothing was read or written.",
+            state=errors.NOTHING_DONE,
             hint="Run SET CATALOG spark_catalog first, or name the schema other than a catalog.",
         )
     found = spark._jsparkSession.sessionState().catalog()
@@ -118,7 +118,7 @@ def _in_session_catalog(
             f"there is no catalog {namespace[0]!r}.",
             table=".".join(parts),
             operation="opening",
-            state="Nothing was read or written.",
+            state=errors.NOTHING_DONE,
             hint="Configure spark.sql.catalog for it, or name a table as database.table.",
         )
     database = jvm_.option(view, namespace[0] if namespace else None)

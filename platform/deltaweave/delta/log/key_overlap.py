@@ -15,7 +15,7 @@ from deltaweave.delta.log.metadata import TableMetadata
 from deltaweave.delta.log.snapshot import TableSnapshot
 from deltaweave.delta.log.statistic_bounds import are_bounded
 from deltaweave.delta.log.statistics import Bounds, bounds, bounds_in_log
-from deltaweave.errors import StatementError
+from deltaweave.errors import NOTHING_DONE, StatementError
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def bounded_columns(schema: StructType, names: Sequence[str], table: str) -> lis
                 f"it has no column {name!r} whose values statistics bound.",
                 table=table,
                 operation="looking at key ranges",
-                state="Nothing was read or written.",
+                state=NOTHING_DONE,
                 hint="Columns of numbers, strings, dates and times have bounds.",
             )
     return [fields[name.lower()].name for name in names]

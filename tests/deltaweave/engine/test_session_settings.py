@@ -25,6 +25,7 @@ from deltaweave.engine.write.mark_or_rewrite import MAX_MARKED_FRACTION
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.big_source import keep_pairs_on_executors
 from tests.builders import frame, write_table
+from tests.deltaweave.delta.log.test_catalogs import add_derby
 from tests.merge_cases import CASES_BY_NAME
 from tests.merge_cases.case import VECTORS_AND_FEED, Layout
 from tests.oracles import (
@@ -410,3 +411,21 @@ def test_settings_that_queries_of_the_engine_lack_stay_in_the_session(table: Tab
         active = table.spark.getActiveSession()
     assert active is None or active._jsparkSession.equals(table.spark._jsparkSession)
     assert rows_as_text(table.read().collect()) == ["(1, 100)", "(2, 20)"]
+
+
+@pytest.mark.parametrize("settings", [{}, WITHOUT_GROUPS])
+def test_a_source_names_the_catalog_that_is_current(
+    table: Table, settings: dict[str, str]
+) -> None:
+    """Spark puts the name in when it plans a query, in the session that runs it."""
+    session = table.spark.newSession()
+    add_derby(session)
+    session.sql("USE derby")
+    text = (
+        f"MERGE INTO spark_catalog.delta.`{table.path_or_name}` t "
+        "USING (SELECT 1 AS k, length(current_catalog()) AS v) s ON t.k = s.k "
+        "WHEN MATCHED THEN UPDATE SET v = s.v"
+    )
+    with configured(session, settings):
+        deltaweave.merge(session, text)
+    assert rows_as_text(table.read().collect()) == [f"(1, {len('derby')})", "(2, 20)"]

@@ -64,6 +64,7 @@ def own_session(spark: SparkSession) -> Iterator[SparkSession]:
         return
     copy = session.cloneSession()
     copy.sessionState().conf().settings().keySet().removeAll(of_building)
+    _enter_catalog_of(session, copy)
     own = _session_of(spark, copy)
     before = own.conf.get(LAST_COMMIT, None)
     try:
@@ -74,6 +75,22 @@ def own_session(spark: SparkSession) -> Iterator[SparkSession]:
             last = own.conf.get(LAST_COMMIT, None)
             if last is not None and last != before:
                 spark.conf.set(LAST_COMMIT, last)
+
+
+def _enter_catalog_of(session: JavaObject, copy: JavaObject) -> None:
+    """Make the current catalog and namespace of a session those of its copy.
+
+    A copy starts in Spark's own catalog. `current_catalog()` and `current_schema()` take theirs
+    from the session that runs a query, not from the one that analyzed it.
+    """
+    theirs, ours = session.sessionState().catalogManager(), copy.sessionState().catalogManager()
+    catalog = theirs.currentCatalog().name()
+    if catalog == ours.currentCatalog().name():
+        return
+    ours.setCurrentCatalog(catalog)
+    namespace = theirs.currentNamespace()
+    if list(namespace) != list(ours.currentNamespace()):
+        ours.setCurrentNamespace(namespace)
 
 
 def in_session(rows: DataFrame, spark: SparkSession) -> DataFrame:

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from pyspark.sql import SparkSession
 
-from deltaweave.delta.commit.local_disk import alone_on_local_disk
+from deltaweave.delta.commit.table_lock import alone_on_local_disk
 from deltaweave.errors import DeltaweaveError
 
 

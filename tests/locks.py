@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deltaweave.delta.commit import local_disk
+from deltaweave.delta.commit import table_lock
 
 # In another process, as another release or a tool would do it.
 _HOLDER = """
@@ -88,7 +88,7 @@ class Waits(logging.Handler):
 @contextmanager
 def waits_for_locks() -> Iterator[Waits]:
     """Tells of waits while the block runs."""
-    handler, logger = Waits(), logging.getLogger(local_disk.__name__)
+    handler, logger = Waits(), logging.getLogger(table_lock.__name__)
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

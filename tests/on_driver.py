@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deltaweave import Table
-from deltaweave.engine.write import changes
+from deltaweave.engine.backends.local import merge as local_merge
 
 
 def spied(patch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
@@ -25,7 +25,7 @@ def spied(patch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
 
 def written_on_driver(patch: pytest.MonkeyPatch) -> list[Any]:
     """What merges on the driver will have written; nothing is added for other merges."""
-    return spied(patch, changes, "write_on_driver")
+    return spied(patch, local_merge, "write_files")
 
 
 def rows_of(table: Table) -> list[tuple[Any, ...]]:

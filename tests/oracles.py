@@ -18,7 +18,7 @@ from pyspark.sql.types import VariantVal
 import deltaweave
 from deltaweave import Table
 from deltaweave.clauses import Clause
-from deltaweave.delta.jvm import gateway
+from deltaweave.delta.jvm import Jvm
 from deltaweave.delta.log import TableLog, file_list
 from deltaweave.errors import DeltaweaveError
 from deltaweave.identifiers import column, quoted
@@ -237,9 +237,9 @@ def newest_rows(spark: SparkSession, path: str) -> DataFrame:
             if "remove" in action:
                 adds.pop(action["remove"]["path"], None)
         adds |= {action["add"]["path"]: action for action in of_commit if "add" in action}
-    view = gateway.jvm(spark)
-    parse = gateway.singleton(view.org.apache.spark.sql.delta.actions, "Action").fromJson
-    files = gateway.seq(view, [parse(json.dumps(action)) for action in adds.values()])
+    jvm = Jvm.of(spark)
+    parse = jvm.singleton(jvm.delta.actions, "Action").fromJson
+    files = jvm.seq([parse(json.dumps(action)) for action in adds.values()])
     return newest.read_files(file_list.FileList(spark, files, path))
 
 

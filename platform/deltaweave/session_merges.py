@@ -36,8 +36,7 @@ from deltaweave.delta.statement import (
     parse_builder,
     parse_statement,
 )
-from deltaweave.engine.report import MergeResult
-from deltaweave.engine.write import Strategy
+from deltaweave.engine.report import MergeResult, StrategyName
 from deltaweave.errors import (
     AmbiguousMatchError,
     CommitStateUnknownError,
@@ -277,7 +276,7 @@ def _as_built_in_says_it(spark: SparkSession, error: DeltaweaveError) -> Excepti
 
 def _counts(spark: SparkSession, result: MergeResult) -> DataFrame:
     """Return the row that Delta's own MERGE returns; none if the pair was applied before."""
-    if result.strategy == Strategy.ALREADY_APPLIED.value:
+    if result.strategy == StrategyName.ALREADY_APPLIED.value:
         return rows_of_numbers(spark, [], list(_COUNTS))
     counts = [
         sum(result.metrics[f"numTargetRows{of}"] for of in summed) for summed in _COUNTS.values()

@@ -20,8 +20,7 @@ from deltaweave.delta.statement import (
 from deltaweave.engine import explain as explaining
 from deltaweave.engine import run as engine_run
 from deltaweave.engine.explain import MergePlan
-from deltaweave.engine.report import MergeMetrics, MergeResult, TouchedFiles
-from deltaweave.engine.write import Strategy
+from deltaweave.engine.report import MergeMetrics, MergeResult, StrategyName, TouchedFiles
 from deltaweave.errors import StatementError, UnsupportedFeatureError
 
 if TYPE_CHECKING:
@@ -148,7 +147,7 @@ def run(
         by_delta.version,
         MergeMetrics(by_delta.metrics),
         TouchedFiles(),
-        Strategy.BUILTIN.value,
+        StrategyName.BUILTIN.value,
         warnings=by_delta.warnings,
         table=table,
     )

@@ -46,8 +46,8 @@ from deltaweave.delta.log import (
 )
 from deltaweave.delta.statement import name_parts
 from deltaweave.differences import ChangedRows, TouchedRows, changed_rows, touched_rows
-from deltaweave.engine.find import wanted_index
 from deltaweave.engine.floating_bounds import count_floating_bounds, rewrite_floating_bounds
+from deltaweave.engine.prune import wanted_index
 from deltaweave.errors import (
     LOG_WITHOUT_VERSIONS,
     DeltaweaveError,

@@ -7,18 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether something may be done.
+    """Whether something may be done, and why not.
 
     Attributes:
+        ok: Whether it may be done.
         reason: Why it may not be done; empty if it may.
     """
 
+    ok: bool
     reason: str = ""
 
-    @property
-    def ok(self) -> bool:
-        """Whether it may be done."""
-        return not self.reason
+
+YES = Verdict(True)
 
 
-YES = Verdict()
+def no(reason: str) -> Verdict:
+    """Return the verdict that something may not be done, for a reason."""
+    return Verdict(False, reason)

@@ -25,8 +25,8 @@ from pyspark.sql import functions as F
 
 import deltaweave
 from deltaweave import errors, session_merges
-from deltaweave.delta.commit.local_disk import LOCK_TIMEOUT
-from deltaweave.delta.jvm import IGNORING_FILES, spark_line
+from deltaweave.delta.commit.table_lock import LOCK_TIMEOUT
+from deltaweave.delta.jvm import IGNORING_FILES, Jvm
 from deltaweave.delta.statement import ParsedMerge
 from tests.builders import frame, write_table
 from tests.deltaweave.engine.test_options import REFUSED
@@ -420,7 +420,7 @@ def test_parameters_are_bound_which_built_in_merge_does_not_do(
     )
     # Since Spark 4.1, Delta takes the plan apart before Spark's analyzer has bound them.
     unbound: AbstractContextManager[Any] = nullcontext()
-    if spark_line(plain) >= (4, 1):
+    if Jvm.of(plain).spark_line >= (4, 1):
         unbound = pytest.raises(AnalysisException, match="UNBOUND_SQL_PARAMETER")
     with unbound:
         merge(plain, path)

@@ -237,9 +237,9 @@ def test_dagsters_private_names_are_imported_by_one_module() -> None:
     ("call", "modules"),
     [
         # `grouped`, and rows of which tasks say what they return.
-        (".groupBy(", {"delta/jvm/columns.py", "engine/write/in_place_tasks.py"}),
-        ("F.to_json(", {"delta/jvm/columns.py"}),  # `json_text`
-        (".toArrow()", {"delta/jvm/arrow_rows.py"}),  # `collected`
+        (".groupBy(", {"delta/jvm/data_frames.py", "engine/strategies/file_copies.py"}),
+        ("F.to_json(", {"delta/jvm/data_frames.py"}),  # `json_text`
+        (".toArrow()", {"delta/jvm/data_frames.py"}),  # `collected`
     ],
 )
 def test_calls_whose_result_depends_on_settings_have_one_door(call: str, modules: set[str]) -> None:

@@ -15,9 +15,9 @@ import deltaweave
 from dagster_deltaweave.metadata.metadata_entries import MERGE_COUNTS, PHASE_TIMES, WRITE_COUNTS
 from dagster_deltaweave.tables.metadata_declarations import _ENTRIES
 from deltaweave import errors
-from deltaweave.delta.commit.local_disk import DEFAULT_LOCK_TIMEOUT_SECONDS, LOCK_TIMEOUT
+from deltaweave.delta.commit.table_lock import DEFAULT_LOCK_TIMEOUT_SECONDS, LOCK_TIMEOUT
 from deltaweave.engine import limits
-from deltaweave.engine.report.result import _NAMES_BY_ATTRIBUTE, MERGE_METRICS
+from deltaweave.engine.report import _NAMES_BY_ATTRIBUTE, MERGE_METRICS
 
 ROOT = Path(__file__).parents[2]
 PLATFORM = ROOT / "platform"

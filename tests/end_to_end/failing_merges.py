@@ -24,7 +24,7 @@ from pyspark.sql.types import IntegerType
 
 import deltaweave
 from deltaweave import MergeResult, Table
-from deltaweave.engine.write import changes
+from deltaweave.engine.backends import spark as spark_backend
 from tests.builders import frame, write_table
 from tests.conftest import TINY_DATA
 
@@ -88,18 +88,18 @@ def upsert(table: Table, value: Callable[[str], Any] = F.col) -> MergeResult:
 
 def with_an_executor_lost(table: Table, times: int) -> MergeResult:
     """The upsert, an executor killed after the source was materialized: the first `times` times."""
-    scan, killed = changes.find_touched_files, []
+    scan, killed = spark_backend.find_touched_files, []
 
     def scan_after_a_kill(*arguments: Any, **options: Any) -> Any:
         if len(killed) < times:
             killed.append(kill_executors(table.spark))
         return scan(*arguments, **options)
 
-    changes.find_touched_files = scan_after_a_kill
+    spark_backend.find_touched_files = scan_after_a_kill
     try:
         return upsert(table)
     finally:
-        changes.find_touched_files = scan
+        spark_backend.find_touched_files = scan
 
 
 def kill_executors(spark: SparkSession) -> int:

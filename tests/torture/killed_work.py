@@ -22,8 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import deltaweave
 from deltaweave import MergeOnReadTable, Table, apply_changes
-from deltaweave.engine.write.driver_choice import ON_DRIVER
-from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
+from deltaweave.engine.settings import ON_DRIVER, REWRITE_IN_PLACE
 from deltaweave.maintenance import UpkeepPolicy
 from deltaweave.maintenance.operations import optimize, purge, statistics, vacuum
 from tests.big_source import keep_pairs_on_executors

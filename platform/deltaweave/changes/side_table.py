@@ -26,7 +26,7 @@ from deltaweave.delta.commit import alone_on_local_disk
 from deltaweave.delta.files import encryption_properties
 from deltaweave.delta.jvm import translated
 from deltaweave.delta.log import FileList, TableSnapshot, bounds
-from deltaweave.engine.find import KEY_INDEX_DIRECTORY
+from deltaweave.engine.prune import KEY_INDEX_DIRECTORY
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column, quoted
 from deltaweave.table import Table

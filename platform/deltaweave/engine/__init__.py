@@ -1,11 +1,14 @@
 """The merge engine: five phases, each of which takes plain values and returns plain values.
 
-`run` runs the phases in order; read it first. `explain` says what a merge would do.
+`run` runs the phases in order, and falls back on Spark; read it first. `explain` says what a merge
+would do.
 
-- `statement`: what the resolved statement says of rows: which clause takes one, and its new values.
+- `clauses`: what the resolved statement says of rows: which clause takes one, and its new values.
 - `source`: the source, materialized where that is needed, and the keys that it holds.
-- `find`: the touched files, by pruning and by one scan.
-- `write`: the choice of a strategy, and the strategies side by side.
+- `prune`, `pairs`: the candidate files, and the pairs of matching rows.
+- `strategies`, `backends`: how changes become files, and who finds and writes them.
+- `commit`: the loop of runs and commits; `staged` is what it commits.
+- `merge_run`, `preconditions`, `settings`: what every phase of one run needs to know.
 - `report`: metrics and result.
 - `tasks`: what executors run in Python.
 - `phases`, `columns`, `limits`: names and times of phases, names of added columns, thresholds.

@@ -6,25 +6,24 @@ from dataclasses import dataclass
 
 from deltaweave.counts import counted
 from deltaweave.delta.commit import Transaction, transaction_on
-from deltaweave.delta.files import Verdict
 from deltaweave.delta.jvm import own_session, translated
 from deltaweave.delta.log import FileList
 from deltaweave.delta.statement import ResolvedMerge, by_source_predicate
 from deltaweave.engine import limits
-from deltaweave.engine.find import (
-    candidate_files,
-    compared_by_keys,
-    files_by_conditions,
-    stored_index,
+from deltaweave.engine.backends import (
+    file_eligibility,
+    local_choice,
+    local_eligibility,
+    may_find_by_keys,
 )
+from deltaweave.engine.merge_run import MergeRun
+from deltaweave.engine.phases import Phases
+from deltaweave.engine.preconditions import Preconditions
+from deltaweave.engine.prune import candidate_files, files_by_conditions, stored_index
+from deltaweave.engine.settings import MergeSettings
 from deltaweave.engine.source import PreparedSource, SourceKeys, prepared_source, source_keys
-from deltaweave.engine.write import (
-    Strategy,
-    choice_on_driver,
-    choose_driver,
-    choose_strategy,
-    why_not_these_files,
-)
+from deltaweave.engine.strategies import Strategy, choose_strategy
+from deltaweave.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -113,58 +112,54 @@ def explain(merge: ResolvedMerge) -> MergePlan:
 
 
 def _explained(merge: ResolvedMerge) -> MergePlan:
+    settings = MergeSettings.read(merge.spark)
     with transaction_on(merge) as transaction:
         transaction.refuse_unsupported()
         transaction.evolve_schema()  # in this transaction alone, which nobody commits
         with prepared_source(merge, attempt=1) as source:
+            run = MergeRun(transaction, source, settings, Preconditions(), Phases(merge.spark))
             considered = files_by_conditions(transaction)
             keys = source_keys(merge, source, considered)
-            scanned = candidate_files(transaction, source, keys, considered)
-            return _plan(transaction, source, keys, considered, scanned)
+            return _plan(run, keys, considered, candidate_files(run, keys, considered))
 
 
-def _join(transaction: Transaction, source: PreparedSource, keys: SourceKeys) -> str:
-    if not isinstance(compared_by_keys(transaction, source, keys), Verdict):
+def _join(run: MergeRun, keys: SourceKeys) -> str:
+    if may_find_by_keys(run, keys).ok:
         return "none if the driver may read the files: it looks up the source's keys"
-    if source.is_materialized and source.fits_broadcast:
+    if run.source.is_materialized and run.source.fits_broadcast:
         return "broadcast of the source, by its measured size"
     return "as Spark chooses by its estimates"
 
 
-def _plan(
-    transaction: Transaction,
-    source: PreparedSource,
-    keys: SourceKeys,
-    considered: FileList,
-    scanned: FileList,
-) -> MergePlan:
-    merge = transaction.merge
-    choice = choose_strategy(transaction, source)
-    why_not = choose_driver(transaction, source).why_not or why_not_these_files(scanned)
-    if why_not is None:
-        choice = choice_on_driver(choice)
-    touched = 0
-    if choice.strategy is not Strategy.INSERT_ONLY:
+def _plan(run: MergeRun, keys: SourceKeys, considered: FileList, scanned: FileList) -> MergePlan:
+    merge, source, table = run.statement, run.source, run.transaction.table
+    choice = choose_strategy(run)
+    eligible = local_eligibility(run, choice.strategy)
+    local = eligible if isinstance(eligible, Verdict) else file_eligibility(scanned)
+    if local.ok:
+        choice = local_choice(choice)
+    strategy, touched = choice.strategy, 0
+    if strategy.needs_scan:
         by_source = bool(merge.of_kind("not_matched_by_source"))
         touched = len(scanned) if by_source else min(len(scanned), source.num_rows)
-    amplification = _amplification(choice.strategy, source, scanned, touched)
+    amplification = _amplification(strategy, source, scanned, touched)
     return MergePlan(
         table=merge.table,
-        version=transaction.version,
-        strategy=choice.strategy.value,
+        version=run.transaction.version,
+        strategy=strategy.name.value,
         reason=choice.reason,
-        why_not_on_driver=why_not or "",
+        why_not_on_driver=local.reason,
         source_rows=source.num_rows,
         source_bytes=source.decoded_bytes,
         source_materialization=source.reason,
-        before_skipping=Files(transaction.table.num_files, transaction.table.size_in_bytes),
+        before_skipping=Files(table.num_files, table.size_in_bytes),
         after_conditions=Files(len(considered), considered.size_in_bytes),
         after_source_keys=Files(len(scanned), scanned.size_in_bytes),
-        key_index=_index_asked(transaction, keys),
+        key_index=_index_asked(run.transaction, keys),
         touched_files=touched,
-        join=_join(transaction, source, keys),
+        join=_join(run, keys),
         write_amplification=amplification,
-        advice=_advice(transaction, keys, considered, scanned, choice.strategy, amplification),
+        advice=_advice(run.transaction, keys, considered, scanned, strategy, amplification),
     )
 
 
@@ -177,8 +172,7 @@ def _index_asked(transaction: Transaction, keys: SourceKeys) -> str:
 def _amplification(
     strategy: Strategy, source: PreparedSource, scanned: FileList, touched: int
 ) -> float | None:
-    writes_changes_alone = strategy in (Strategy.INSERT_ONLY, Strategy.DELETION_VECTORS)
-    if writes_changes_alone or not touched or not source.num_rows:
+    if strategy.writes_changes_alone or not touched or not source.num_rows:
         return 1.0
     if scanned.num_records is None:
         return None
@@ -216,8 +210,8 @@ def _advice(
                 f"ALTER TABLE {name} CLUSTER BY ({columns}), then OPTIMIZE {name} FULL; or, where "
                 "keys are as random as UUIDs, index them with Table.index_keys."
             )
-    rewrites = strategy in (Strategy.COPY_ON_WRITE, Strategy.COPY_IN_PLACE)
-    if rewrites and amplification is not None and amplification > limits.HIGH_WRITE_AMPLIFICATION:
+    # Strategies that write changes alone have an amplification of 1.
+    if amplification is not None and amplification > limits.HIGH_WRITE_AMPLIFICATION:
         return (
             "Most of what is written is not changed: ALTER TABLE "
             f"{name} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true') writes changed "

@@ -20,14 +20,8 @@ from deltaweave.delta.log import (
     location_in,
 )
 from deltaweave.engine.executor_python import lacks_pyarrow
-from deltaweave.engine.storages import storage_of
-from deltaweave.engine.tasks import (
-    BOUNDED_SCHEMA,
-    OWN_NAME,
-    Disk,
-    bounded_files,
-    is_bounded,
-)
+from deltaweave.engine.file_format import storage_of
+from deltaweave.engine.tasks import BOUNDED_SCHEMA, OWN_NAME, Disk, bounded_files, is_bounded
 
 # The log's entries of files that are rewritten come to the driver.
 _FILES_OF_A_COMMIT = 10_000

@@ -121,24 +121,24 @@ MAX_NUMBERED_FILES = 32
 MAX_BROADCAST_NUMBERS = 2_000_000
 
 
-# Merges on the driver: without Spark jobs but those that evaluate the source and the clauses.
+# The local backend: no Spark jobs except those that evaluate the source and the clauses.
 
 # Rows of the source. Above it, Spark's executors share the work, and the driver would hold up
 # other merges of the same process. An upsert of 260,000 rows of 20 columns into one file took 0.6
 # of Spark's time on two cores.
-MAX_ROWS_ON_DRIVER = 300_000
+MAX_LOCAL_ROWS = 300_000
 
 # Bytes of the source's rows, and bytes of the candidate files. So many of Parquet are some 500 MB
 # of rows, and each thread holds a row group; two cores rewrite them in about a second, in
 # which Spark plans and starts its jobs.
-MAX_BYTES_ON_DRIVER = 64 * 1024 * 1024
+MAX_LOCAL_BYTES = 64 * 1024 * 1024
 
 # Bytes of a source that was not measured, as Spark estimates them: of Parquet files, which hold up
 # to some ten times as many bytes of rows.
-MAX_ESTIMATED_BYTES_ON_DRIVER = 32 * 1024 * 1024
+MAX_LOCAL_ESTIMATED_BYTES = 32 * 1024 * 1024
 
 # Rows of the candidate files: two cores read the keys of so many in a quarter of a second.
-MAX_TARGET_ROWS_ON_DRIVER = 5_000_000
+MAX_LOCAL_TARGET_ROWS = 5_000_000
 
 # Rows that deletion vectors mark in files with matches: their numbers take 8 bytes each, and are
 # copied some five times where such a file is rewritten.
@@ -146,35 +146,35 @@ MAX_MARKED_ROWS = 5_000_000
 
 # Maximum bytes of target rows whose keys are all among the source's, with indexes: memory holds
 # them until they are joined, and the join copies them.
-MAX_POSSIBLE_BYTES_ON_DRIVER = 256 * 1024 * 1024
+MAX_LOCAL_POSSIBLE_BYTES = 256 * 1024 * 1024
 
-# Times as many bytes and rows of target files, here and below, where Spark's tasks are threads of
+# Multiplier for bytes and rows of target files, here and below, where Spark's tasks are threads of
 # the driver and no more than its own: such a master has no further cores and no further disk. On
 # two cores, upserts into 28 files of 7.2 million rows took 0.4 to 0.5 (with vectors) and 0.5 to 0.6
 # (copy on write) of Spark's time.
-TIMES_ON_LOCAL_MASTER = 16
+LOCAL_MASTER_FACTOR = 16
 
 # Maximum rows whose keys one thread holds in memory, and their bytes: 16 ms are needed to prepare
 # the source's keys for each batch.
-MAX_BATCH_ROWS_ON_DRIVER = 1_000_000
-MAX_BATCH_BYTES_ON_DRIVER = 64 * 1024 * 1024
+MAX_LOCAL_BATCH_ROWS = 1_000_000
+MAX_LOCAL_BATCH_BYTES = 64 * 1024 * 1024
 
 # Columns of a target that clauses read: which of them an update keeps is asked column by column.
-MAX_COLUMNS_ON_DRIVER = 200
+MAX_LOCAL_COLUMNS = 200
 
 # Bytes of new rows in memory, at most: source rows that match several rows are there several times.
-MAX_NEW_BYTES_ON_DRIVER = 256 * 1024 * 1024
+MAX_LOCAL_NEW_BYTES = 256 * 1024 * 1024
 
 # Partitions that get new rows: each is a file of its own, of some milliseconds.
-MAX_PARTITIONS_ON_DRIVER = 100
+MAX_LOCAL_PARTITIONS = 100
 
 # Fraction of a file's rows. If more change in a file of 8 MiB or more, its new rows go to files of
 # their own, which several threads write, and one copies the rest.
-MAX_CHANGED_FRACTION_ON_DRIVER = 0.8
+MAX_LOCAL_CHANGED_FRACTION = 0.8
 
 # Threads that read and write files. Where it rewrites, each holds 128 MiB of rows, which become a
 # row group (tasks/row_groups), and a batch of 16 MiB up to three times (tasks/batches).
-MAX_THREADS_ON_DRIVER = 4
+MAX_LOCAL_THREADS = 4
 
 
 # Commit.

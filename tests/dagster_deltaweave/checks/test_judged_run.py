@@ -31,7 +31,7 @@ from dagster_deltaweave import (
     partition_tags,
 )
 from deltaweave import Table, clauses
-from deltaweave.engine.write.rows import parts
+from deltaweave.engine.strategies import rows
 
 SCHEMA = "id INT, name STRING"
 PARTITIONS = StaticPartitionsDefinition(["a", "b", "c"])
@@ -268,14 +268,14 @@ def test_a_lost_row_fails_a_blocking_check_where_clauses_have_conditions(
 
     assert run().passed
     batches.pop(0)
-    real = parts.rows_after_scan
-    monkeypatch.setattr(parts, "rows_after_scan", lambda *given: real(*given).where("id <> 5"))
+    real = rows.rows_after_scan
+    monkeypatch.setattr(rows, "rows_after_scan", lambda *given: real(*given).where("id <> 5"))
     lost = run()
     assert not lost.passed
     assert lost.description == (
         "Of 5 source rows: 1 inserted, 1 updated, 1 deleted; 1 are missing."
     )
-    monkeypatch.setattr(parts, "rows_after_scan", real)
+    monkeypatch.setattr(rows, "rows_after_scan", real)
     again = run()
     assert again.passed
     # 1, 3 are updated, 5 inserted; 2 is gone already and 4 was never there.

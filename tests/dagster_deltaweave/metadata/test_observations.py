@@ -28,8 +28,7 @@ from dagster_deltaweave.metadata.metadata_entries import (
     merge_metadata,
 )
 from deltaweave import MergeMetrics, MergeResult, Table, TouchedFiles
-from deltaweave.engine.report.result import MERGE_METRICS
-from deltaweave.engine.write import Strategy
+from deltaweave.engine.report import MERGE_METRICS, StrategyName
 from deltaweave.identifiers import table_name
 from tests.dagster_deltaweave.conftest import Run
 
@@ -296,7 +295,7 @@ def test_the_summary_of_what_the_engine_did_not_merge(strategy: str, said: str) 
 
 
 def test_each_strategy_has_a_sentence() -> None:
-    assert {each.value for each in Strategy} == set(STRATEGIES)
+    assert {each.value for each in StrategyName} == set(STRATEGIES)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal
 
 from pyspark.sql import SparkSession
@@ -65,8 +64,8 @@ class Point:
     seen: int = 2
 
 
-# Delta's writer has written its files when their actions are put together for the commit.
-_WRITTEN = (table_write, "jvm_.seq_of")
+# Delta's writer has written its files when the commit is called.
+_WRITTEN = (table_write, "committed")
 POINTS = {
     "nothing appended": Point("ingest", Changeset, "append", seen=1),
     "files of an append written": Point("ingest", *_WRITTEN, seen=1),
@@ -149,9 +148,7 @@ class _Stops:
             raise TimeoutError(f"{point} was not reached")
 
     def _watch(self, owner: Any, name: str) -> None:
-        function = owner
-        for part in name.split("."):
-            function = getattr(function, part)
+        function = getattr(owner, name)
 
         def watched(*arguments: Any, **options: Any) -> Any:
             point = self._point
@@ -166,12 +163,7 @@ class _Stops:
                 self._stay()
             return result
 
-        if "." in name:  # in a module that others use too: for this one alone
-            module, function_name = name.split(".")
-            others = vars(getattr(owner, module))
-            setattr(owner, module, SimpleNamespace(**{**others, function_name: watched}))
-        else:
-            setattr(owner, name, watched)
+        setattr(owner, name, watched)
 
     def _stay(self) -> None:
         self._point = None

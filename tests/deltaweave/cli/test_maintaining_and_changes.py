@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from deltaweave import Table
 from deltaweave.cli import app, charts
-from deltaweave.engine.write.driver_choice import ON_DRIVER
+from deltaweave.engine.settings import ON_DRIVER
 from tests.builders import frame, write_table
 from tests.readers import give_floating_bounds
 from tests.settings import configured

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from deltaweave.engine.write.driver_choice import ON_DRIVER
-from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
+from deltaweave.engine.settings import ON_DRIVER, REWRITE_IN_PLACE
 from tests.big_source import collect_no_keys, keep_pairs_on_executors
 from tests.merge_cases.case import (
     COPY_ON_WRITE,

@@ -16,11 +16,11 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import Lease, MergeResult, Table, errors, merge
-from deltaweave.delta.commit.replaced_tables import replacement_shown
-from deltaweave.delta.commit.uncommitted_files import OwnFiles
+from deltaweave.delta.commit.commit_call import replacement_shown
+from deltaweave.delta.commit.written_files import OwnFiles
 from deltaweave.delta.statement import analyzer
 from deltaweave.engine import run
-from deltaweave.engine.redo import MAX_COMMIT_ATTEMPTS
+from deltaweave.engine.settings import MAX_COMMIT_ATTEMPTS
 from tests.builders import frame, write_table
 from tests.oracles import newest_version, rows_as_text
 from tests.settings import configured

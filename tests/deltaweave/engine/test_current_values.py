@@ -9,9 +9,8 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import Table
-from deltaweave.delta.jvm import spark_line
-from deltaweave.engine.find.driver_setting import ON_DRIVER
-from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
+from deltaweave.delta.jvm import Jvm
+from deltaweave.engine.settings import ON_DRIVER, REWRITE_IN_PLACE
 from tests.builders import write_table
 from tests.settings import configured
 
@@ -35,7 +34,7 @@ STATEMENTS = {
 def test_the_time_of_day_is_one_in_rows_and_feed(
     spark: SparkSession, tmp_path: Path, asked_by: str
 ) -> None:
-    if spark_line(spark) < (4, 1):
+    if Jvm.of(spark).spark_line < (4, 1):
         pytest.skip("Spark has no current_time()")
     path, other = str(tmp_path / "table"), str(tmp_path / "other")
     write_table(spark, path, [(1, "")], "k INT, v STRING", properties=FEED)

@@ -15,8 +15,7 @@ from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, Intege
 
 from deltaweave import Table
 from deltaweave.engine import floating_bounds
-from deltaweave.engine.write.driver_choice import ON_DRIVER
-from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
+from deltaweave.engine.settings import ON_DRIVER, REWRITE_IN_PLACE
 from deltaweave.maintenance import OPERATIONS, UpkeepPolicy
 from tests.builders import frame, write_table
 from tests.oracles import actions, newest_version

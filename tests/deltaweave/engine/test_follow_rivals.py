@@ -22,9 +22,10 @@ from deltaweave import MergeResult, Table, errors
 from deltaweave.delta.commit import transaction as transaction_module
 from deltaweave.delta.commit.commit_call import committed
 from deltaweave.delta.commit.transaction import Transaction
-from deltaweave.engine import commit_changes, follow_rivals, limits, run
-from deltaweave.engine.redo import MAX_COMMIT_ATTEMPTS
-from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
+from deltaweave.engine import limits, run
+from deltaweave.engine.commit import loop, rebase
+from deltaweave.engine.merge_run import MergeRun
+from deltaweave.engine.settings import MAX_COMMIT_ATTEMPTS, REWRITE_IN_PLACE
 from tests.builders import Rows, frame, write_table
 from tests.locks import is_free, waits_for_locks
 from tests.oracles import actions, all_files, newest_version, rows_as_text
@@ -41,9 +42,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     versions: list[int] = []
     write_changes = run.write_changes
 
-    def noted(transaction: Transaction, *arguments: Any) -> Any:
-        versions.append(transaction.version)
-        return write_changes(transaction, *arguments)
+    def noted(merge: MergeRun) -> Any:
+        versions.append(merge.transaction.version)
+        return write_changes(merge)
 
     monkeypatch.setattr(run, "write_changes", noted)
     return versions
@@ -594,7 +595,7 @@ def test_on_a_local_disk_no_merge_commits_between_a_look_and_the_next_try(
 ) -> None:
     """The merge looks at the commit that won before it tries again."""
     table, versions = Table(spark, str(path)), []
-    look = follow_rivals.transaction_after
+    look = rebase.transaction_after
 
     with ThreadPoolExecutor(1) as thread:
         others = []
@@ -608,11 +609,11 @@ def test_on_a_local_disk_no_merge_commits_between_a_look_and_the_next_try(
             versions.append(newest_version(str(path)))
             return newer
 
-        monkeypatch.setattr(follow_rivals, "transaction_after", looks)
+        monkeypatch.setattr(rebase, "transaction_after", looks)
         overtaken(lambda: spark.sql(f"UPDATE delta.`{path}` SET v = v + 1 WHERE k = 13"))
         with waits_for_locks() as waits:
             result = upsert(table, NEW)
-            monkeypatch.setattr(follow_rivals, "transaction_after", look)
+            monkeypatch.setattr(rebase, "transaction_after", look)
             assert others[0].result().version == 3
     assert (versions, result.commit_attempts, result.version) == ([1], 2, 2)
     expected = [(1, 100), *FIRST[1:], (5, 50), *LAST[:2], (13, 131), (14, 0)]
@@ -628,13 +629,13 @@ def test_a_look_that_takes_long_does_not_keep_the_lock(
 ) -> None:
     monkeypatch.setattr(limits, "MAX_BYTES_UNDER_LOCK", 0)
     free = []
-    hold_match = follow_rivals.hold_match
+    hold_match = rebase.hold_match
 
     def reads(*arguments: Any) -> bool:
         free.append(is_free(path))
         return hold_match(*arguments)
 
-    monkeypatch.setattr(follow_rivals, "hold_match", reads)
+    monkeypatch.setattr(rebase, "hold_match", reads)
     overtaken(lambda: spark.sql(f"UPDATE delta.`{path}` SET v = v + 1 WHERE k = 14"))
     assert upsert(Table(spark, str(path)), NEW).commit_attempts == 2
     assert free == [True]
@@ -657,8 +658,8 @@ def test_what_fails_between_two_commits_releases_the_lock(
         assert not is_free(path)
         raise KeyboardInterrupt
 
-    homes = {"merge_metrics": commit_changes, "committed": transaction_module}
-    monkeypatch.setattr(homes.get(where, follow_rivals), where, interrupted)
+    homes = {"merge_metrics": loop, "committed": transaction_module}
+    monkeypatch.setattr(homes.get(where, rebase), where, interrupted)
     overtaken(lambda: spark.sql(f"UPDATE delta.`{path}` SET v = 141 WHERE k = 14"))
     with pytest.raises(KeyboardInterrupt):
         upsert(Table(spark, str(path)), NEW)

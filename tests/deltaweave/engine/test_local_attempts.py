@@ -18,23 +18,21 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import MergeResult, Table, errors
-from deltaweave.delta.commit.uncommitted_files import OwnFiles
+from deltaweave.delta.commit.written_files import OwnFiles
 from deltaweave.delta.files import Verdict
-from deltaweave.engine.find import candidates, driver_matches, driver_scan
-from deltaweave.engine.local_attempt import attempted, warnings_noted
-from deltaweave.engine.source import collected, read_table
+from deltaweave.engine import file_format
+from deltaweave.engine.attempts import attempted, warnings_noted
+from deltaweave.engine.backends.local import eligibility
+from deltaweave.engine.backends.local import files as local_files
+from deltaweave.engine.backends.local import matches as local_matches
+from deltaweave.engine.backends.local import merge as local_merge
+from deltaweave.engine.backends.local import partitions as local_partitions
+from deltaweave.engine.backends.local import values as local_values
+from deltaweave.engine.prune import candidates
+from deltaweave.engine.settings import ON_DRIVER, REWRITE_IN_PLACE
+from deltaweave.engine.source import collected
+from deltaweave.engine.strategies import file_copies
 from deltaweave.engine.tasks import NotRewritableError, file_statistics, storage
-from deltaweave.engine.write import (
-    driver_choice,
-    driver_files,
-    driver_target,
-    files_format,
-    in_place,
-    on_driver,
-    partition_parts,
-)
-from deltaweave.engine.write.driver_choice import ON_DRIVER
-from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.builders import frame, write_table
 from tests.on_driver import rows_of, written_on_driver
 from tests.oracles import actions, all_files, newest_version
@@ -105,7 +103,7 @@ def test_an_unexpected_error_leaves_the_work_to_spark_and_warns(
     [warning] = warnings
     assert warning.startswith("Spark does it: ")
     assert not str(error) or str(error) not in warning  # a message may quote rows
-    logged = [each for each in caplog.records if each.name.endswith("local_attempt")]
+    logged = [each for each in caplog.records if each.name.endswith("attempts")]
     assert [(each.levelname, each.getMessage()) for each in logged] == [
         ("DEBUG", "t: Spark does it"),
         ("WARNING", f"t: {warning}"),
@@ -121,7 +119,7 @@ def test_files_that_fail_are_one_warning_that_quotes_no_row(
         for number in range(5_000)
     }
     with caplog.at_level(logging.DEBUG, "deltaweave"), warnings_noted() as warnings:
-        in_place._warn_of_failed("t", {"rewritten.parquet": None} | reasons)
+        file_copies._warn_of_failed("t", {"rewritten.parquet": None} | reasons)
     assert warnings == [
         "Spark rewrites 5000 of 5001 files, the first of them 0.parquet: "
         "Error0, Error1, Error2, Error3, Error4"
@@ -132,7 +130,7 @@ def test_files_that_fail_are_one_warning_that_quotes_no_row(
 
 def test_no_file_that_fails_is_no_warning() -> None:
     with warnings_noted() as warnings:
-        in_place._warn_of_failed("t", {"rewritten.parquet": None})
+        file_copies._warn_of_failed("t", {"rewritten.parquet": None})
     assert not warnings
 
 
@@ -164,27 +162,27 @@ def test_an_interrupt_that_an_error_hides_is_raised(spark: SparkSession) -> None
 
 # Steps of a merge on the driver: where each fails, and after how many calls.
 STEPS = {
-    "choosing": (driver_choice, "compared", 0),
-    "reading the source's files": (read_table, "_read", 0),
+    "choosing": (eligibility, "compared", 0),
+    "reading the source's files": (collected, "_read", 0),
     "evaluating the source": (collected, "with_broken_values", 0),
     "collecting keys": (collected, "collected_keys", 0),
     "pruning": (candidates, "may_match", 0),
-    "opening files": (driver_scan, "check_copyable", 0),
-    "reading keys": (driver_matches, "_read", 0),
-    "joining": (driver_matches, "_joined", 0),
-    "reading old rows": (driver_target, "rows_at", 0),
-    "values": (driver_target, "_by_query", 0),
-    "partitions": (partition_parts, "_text", 0),
-    "counting": (on_driver, "touched_files_of_pairs", 0),
-    "format": (on_driver, "table_format", 0),
-    "first rewritten file": (driver_files, "rewrite_rows", 0),
-    "second rewritten file": (driver_files, "rewrite_rows", 1),
-    "first new file": (driver_files, "write_file", 0),
-    "second new file": (driver_files, "write_file", 1),
+    "opening files": (local_matches, "check_copyable", 0),
+    "reading keys": (local_matches, "_read", 0),
+    "joining": (local_matches, "_joined", 0),
+    "reading old rows": (local_values, "rows_at", 0),
+    "values": (local_values, "_by_query", 0),
+    "partitions": (local_partitions, "_text", 0),
+    "counting": (local_merge, "touched_files_of_pairs", 0),
+    "format": (local_merge, "table_format", 0),
+    "first rewritten file": (local_files, "rewrite_rows", 0),
+    "second rewritten file": (local_files, "rewrite_rows", 1),
+    "first new file": (local_files, "write_file", 0),
+    "second new file": (local_files, "write_file", 1),
     "statistics": (file_statistics.Statistics, "to_json", 1),
-    "change feed": (driver_files, "record_changes", 0),
-    "deletion vectors": (driver_files, "mark_here", 0),
-    "log actions": (driver_files, "written_without_spark", 0),
+    "change feed": (local_files, "record_changes", 0),
+    "deletion vectors": (local_files, "mark_here", 0),
+    "log actions": (local_files, "written_without_spark", 0),
 }
 # The steps of tables without deletion vectors, and those of their own.
 OF_VECTORS = {"deletion vectors"}
@@ -344,7 +342,7 @@ def test_a_file_that_a_task_cannot_rewrite_is_rewritten_by_spark(
 ) -> None:
     target(spark, path, "in place")
     broken = storage_that(f"raise {where}" if how == "raise" else where)
-    monkeypatch.setattr(files_format, "_storage", lambda transaction: broken)
+    monkeypatch.setattr(file_format, "_storage", lambda transaction: broken)
     with configured(spark, {ON_DRIVER: "false", REWRITE_IN_PLACE: "true"}):
         result = merged(spark, path, "in place")
     assert rows_of(Table(spark, path)) == [(0, 1, "a"), *REST]
@@ -367,7 +365,7 @@ def test_no_directory_is_searched_where_no_task_was_started(
         asked.append("columns")
         return Verdict(False, "refused by the test")
 
-    monkeypatch.setattr(in_place, "written_columns", refuse)
+    monkeypatch.setattr(file_copies, "written_columns", refuse)
     monkeypatch.setattr(OwnFiles, "delete_all", lambda *given: searched.append(given))
     with configured(spark, {ON_DRIVER: "false", REWRITE_IN_PLACE: "true"}):
         result = merged(spark, path, "in place")

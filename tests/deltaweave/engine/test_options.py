@@ -12,8 +12,7 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import Table, errors
-from deltaweave.delta.jvm import IGNORING_FILES
-from deltaweave.delta.statement import builtin
+from deltaweave.delta.jvm import IGNORING_FILES, Jvm
 from tests.builders import frame, write_table
 from tests.oracles import newest_version, rows_as_text
 from tests.settings import configured
@@ -78,19 +77,19 @@ def test_the_fallback_takes_no_other_merge_for_its_own(
     spark: SparkSession, refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     statement = UPSERT.format(target=f"delta.`{refused}`", source="options_source")
-    run = builtin.jvm_.data_frame_of_plan
+    run = Jvm.data_frame_of_plan
     meanwhile: list[str] = []
 
-    def another_merges_after_it(session: SparkSession, plan: Any) -> Any:
-        done = run(session, plan)
+    def another_merges_after_it(jvm: Jvm, plan: Any) -> Any:
+        done = run(jvm, plan)
         other = spark.newSession()
         frame(other, [(4, 400)], "k INT, v INT").createOrReplaceTempView("options_source")
         other.sql(statement).collect()
         for each in meanwhile:
-            session.sql(each)
+            jvm.spark.sql(each)
         return done
 
-    monkeypatch.setattr(builtin.jvm_, "data_frame_of_plan", another_merges_after_it)
+    monkeypatch.setattr(Jvm, "data_frame_of_plan", another_merges_after_it)
     result = deltaweave.merge(spark, statement, fallback="builtin")
     assert (result.version, result.metrics["numTargetRowsInserted"]) == (1, 1)  # 2 is the other's
     # As when another thread of the session commits to another table at that moment.
@@ -127,15 +126,15 @@ def test_an_error_of_the_fallback_says_whether_anything_was_committed(
     *,
     others_merge: bool,
 ) -> None:
-    run = builtin.jvm_.data_frame_of_plan
+    run = Jvm.data_frame_of_plan
     upsert = UPSERT.format(target=f"delta.`{refused}`", source="options_source")
 
-    def run_beside_others(session: SparkSession, plan: Any) -> Any:
+    def run_beside_others(jvm: Jvm, plan: Any) -> Any:
         if others_merge:
             spark.sql(upsert)
-        return run(session, plan)
+        return run(jvm, plan)
 
-    monkeypatch.setattr(builtin.jvm_, "data_frame_of_plan", run_beside_others)
+    monkeypatch.setattr(Jvm, "data_frame_of_plan", run_beside_others)
     statement = UPSERT.format(target=f"delta.`{refused}`", source=f"({source})")
     with pytest.raises(expected) as raised:
         deltaweave.merge(spark, statement, fallback="builtin")

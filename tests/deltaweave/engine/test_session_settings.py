@@ -19,10 +19,12 @@ from deltaweave import MergeResult, Table, errors
 from deltaweave.delta.commit import rewrite_files, without_session_pair
 from deltaweave.delta.jvm import IGNORING_FILES
 from deltaweave.engine import run
-from deltaweave.engine.find.driver_setting import ON_DRIVER
-from deltaweave.engine.redo import MAX_COMMIT_ATTEMPTS
-from deltaweave.engine.write.mark_or_rewrite import MAX_MARKED_FRACTION
-from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
+from deltaweave.engine.settings import (
+    MAX_COMMIT_ATTEMPTS,
+    MAX_MARKED_FRACTION,
+    ON_DRIVER,
+    REWRITE_IN_PLACE,
+)
 from tests.big_source import keep_pairs_on_executors
 from tests.builders import frame, write_table
 from tests.deltaweave.delta.log.test_catalogs import add_derby
@@ -414,9 +416,7 @@ def test_settings_that_queries_of_the_engine_lack_stay_in_the_session(table: Tab
 
 
 @pytest.mark.parametrize("settings", [{}, WITHOUT_GROUPS])
-def test_a_source_names_the_catalog_that_is_current(
-    table: Table, settings: dict[str, str]
-) -> None:
+def test_a_source_names_the_catalog_that_is_current(table: Table, settings: dict[str, str]) -> None:
     """Spark puts the name in when it plans a query, in the session that runs it."""
     session = table.spark.newSession()
     add_derby(session)

@@ -9,9 +9,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit.transaction import Transaction
-from deltaweave.delta.jvm import JavaObject, condition_and_state, delta_error, translated
+from deltaweave.delta.jvm import (
+    DeltaMessage,
+    DeltaMetadata,
+    JavaObject,
+    Jvm,
+    is_on,
+    translated,
+)
 from deltaweave.delta.releases import check_type_widening, metadata_changed
 from deltaweave.errors import SchemaChangedError, StatementError
 
@@ -26,7 +32,7 @@ def check_since_analysis(transaction: Transaction) -> None:
         CommitConflictError: Type widening was switched on or off in between.
         StatementError: The statement adds a column without a type.
     """
-    is_as_it_was = _is_as_it_was(transaction)
+    is_as_it_was = _is_unchanged(transaction)
     if not is_as_it_was:
         _check_identity(transaction)
     _check_number_of_columns(transaction)
@@ -37,27 +43,29 @@ def check_since_analysis(transaction: Transaction) -> None:
     _check_void_columns(transaction)
 
 
-def _is_as_it_was(transaction: Transaction) -> bool:
+def _is_unchanged(transaction: Transaction) -> bool:
     """Return whether metadata and protocol are those that the statement was resolved against."""
-    then, now = transaction.merge.target_index, transaction.transaction
-    return bool(then.metadata().equals(now.metadata()) and then.protocol().equals(now.protocol()))
+    before, after = transaction.merge.target_index, transaction.transaction
+    return bool(
+        before.metadata().equals(after.metadata()) and before.protocol().equals(after.protocol())
+    )
 
 
 def _check_number_of_columns(transaction: Transaction) -> None:
     """Fail for views that leave columns out, too."""
     columns = json.loads(transaction.metadata.schema_text)["fields"]
     if len(columns) != len(transaction.merge.target_schema):
-        now = transaction.transaction.metadata().schema()
-        raise _schema_changed(transaction, transaction.merge.target_plan.schema(), now)
+        after = transaction.transaction.metadata().schema()
+        raise _schema_changed(transaction, transaction.merge.target_plan.schema(), after)
 
 
 def _check_schema(transaction: Transaction) -> None:
-    now = transaction.transaction.metadata().schema()
+    after = transaction.transaction.metadata().schema()
     at_analysis = transaction.merge.target_index.metadata().schema()
     # Values were cast to the types of then, and some ways of writing go by the order of columns.
     # Delta compares the number of columns alone.
-    if _types(at_analysis) != _types(now):
-        raise _schema_changed(transaction, at_analysis, now)
+    if _types(at_analysis) != _types(after):
+        raise _schema_changed(transaction, at_analysis, after)
 
 
 def _types(schema: JavaObject) -> Any:
@@ -82,9 +90,9 @@ def _check_identity(transaction: Transaction) -> None:
 
 
 def _check_type_widening(transaction: Transaction) -> None:
-    then, now = transaction.merge.target_index, transaction.transaction
+    before, after = transaction.merge.target_index, transaction.transaction
     with translated(transaction.merge.table, version=transaction.version):
-        check_type_widening(transaction.merge.spark, then, now)
+        check_type_widening(transaction.merge.spark, before, after)
 
 
 def _check_identity_columns(transaction: Transaction) -> None:
@@ -92,12 +100,12 @@ def _check_identity_columns(transaction: Transaction) -> None:
     if not transaction.merge.of_kind("not_matched"):
         return
     resolved = transaction.merge.target_index.metadata()
-    now = transaction.transaction.metadata()
-    if _high_water_marks(resolved) != _high_water_marks(now):
+    after = transaction.transaction.metadata()
+    if _high_water_marks(resolved) != _high_water_marks(after):
         raise _metadata_changed(transaction)
 
 
-def _high_water_marks(metadata: JavaObject) -> dict[str, int]:
+def _high_water_marks(metadata: DeltaMetadata) -> dict[str, int]:
     """Return the last value that each identity column has given out, if any."""
     schema = metadata.schemaString()
     if _HIGH_WATER_MARK not in schema:
@@ -113,23 +121,22 @@ def _check_void_columns(transaction: Transaction) -> None:
     """Refuse a column of type void that a merge would add: Delta drops such columns on read."""
     merge = transaction.merge
     key = "spark.databricks.delta.createDataFrame.dropNullColumns"
-    if not jvm_.is_on(merge.spark, key, otherwise=False):
+    if not is_on(merge.spark, key, otherwise=False):
         return
     migrated = merge.node.migratedSchema()
     if not migrated.isDefined():
         return
-    view = jvm_.jvm(merge.spark)
-    utils = jvm_.singleton(view.org.apache.spark.sql.delta.schema, "SchemaUtils")
+    jvm = Jvm.of(merge.spark)
+    utils = Jvm.singleton(jvm.delta.schema, "SchemaUtils")
     column = utils.findNullTypeColumn(migrated.get())
     if column.isDefined():
-        error = delta_error(view, "mergeAddVoidColumn", column.get())
-        error_class, sql_state = condition_and_state(error)
+        message = DeltaMessage.of(jvm.delta_error("mergeAddVoidColumn", column.get()))
         raise StatementError(
-            error.getMessage(),
+            message.text,
             table=merge.table,
             version=transaction.version,
-            error_class=error_class,
-            sql_state=sql_state,
+            error_class=message.error_class,
+            sql_state=message.sql_state,
             hint="Cast the column to a type in the source.",
         )
 
@@ -139,19 +146,21 @@ def _metadata_changed(transaction: Transaction) -> SchemaChangedError:
 
 
 def _schema_changed(
-    transaction: Transaction, then: JavaObject, now: JavaObject
+    transaction: Transaction, before: JavaObject, after: JavaObject
 ) -> SchemaChangedError:
-    view = jvm_.jvm(transaction.merge.spark)
-    return _changed(transaction, delta_error(view, "schemaChangedSinceAnalysis", then, now, False))
+    jvm = Jvm.of(transaction.merge.spark)
+    return _changed(
+        transaction, jvm.delta_error("schemaChangedSinceAnalysis", before, after, False)
+    )
 
 
 def _changed(transaction: Transaction, error: JavaObject) -> SchemaChangedError:
-    error_class, sql_state = condition_and_state(error)
+    message = DeltaMessage.of(error)
     return SchemaChangedError(
-        error.getMessage(),
+        message.text,
         table=transaction.merge.table,
         version=transaction.version,
-        error_class=error_class,
-        sql_state=sql_state,
+        error_class=message.error_class,
+        sql_state=message.sql_state,
         hint="Run the statement again: it is resolved against the new schema.",
     )

@@ -3,27 +3,114 @@
 Delta writes the version first, then its checksum and sometimes a checkpoint, and runs hooks. Errors
 of these later steps look like a failed commit. The log decides: the commit succeeded if a version
 has the transaction's id.
+
+Delta's commit does not recognize a table on a disk whose directory was deleted, and perhaps created
+again, meanwhile: it puts the next version of the deleted table into the new table's log. It is
+recognized here. On other storage there is no lock that would keep the answer true until the commit.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from deltaweave.delta.commit.compaction import leave_out_lenient_compaction
-from deltaweave.delta.commit.local_disk import TableLock
-from deltaweave.delta.commit.replaced_tables import check_not_replaced
-from deltaweave.delta.jvm import JavaObject, said_by, started, translated
-from deltaweave.delta.log import TableSnapshot, commit_file, data_path
-from deltaweave.errors import CommitStateUnknownError
+from deltaweave.delta.commit.table_lock import TableLock, local_directory
+from deltaweave.delta.commit.written_files import OwnFiles, leave_out_lenient_compaction
+from deltaweave.delta.jvm import (
+    DeltaLog,
+    DeltaTransaction,
+    said_by,
+    started,
+    translated,
+)
+from deltaweave.delta.log import TableSnapshot, commit_file, commit_name, data_path
+from deltaweave.errors import CommitStateUnknownError, TableReplacedError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass
+class AfterCommit:
+    """What follows a commit.
+
+    Attributes:
+        table: What messages call the table.
+        version: The version that was committed.
+        warnings: What failed, a sentence each.
+    """
+
+    table: str
+    version: int | None
+    warnings: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def step(self, what: str) -> Iterator[None]:
+        """Run a step; an interrupt ends it, and the log has what was committed."""
+        try:
+            yield
+        except Exception as error:
+            warning = f"version {self.version} is committed; {what} failed: {said_by(error)}"
+            logger.warning("%s: %s", self.table, warning, exc_info=True)
+            self.warnings.append(warning)
+        except BaseException:
+            logger.warning("%s: interrupted after it committed %s", self.table, self.version)
+            raise
+
+
+def check_not_replaced(read: TableSnapshot, *, table: str, operation: str) -> None:
+    """Fail if the file of the version that was read is another one now.
+
+    Raises:
+        TableReplacedError: The table was replaced.
+    """
+    directory = local_directory(read.data_path)
+    if directory is None or read.version < 0:
+        return
+    versions = directory / "_delta_log"
+    # By this time, Delta too knows versions apart.
+    known = int(read.snapshot.logSegment().lastCommitFileModificationTimestamp())
+    try:
+        now = (versions / commit_name(read.version)).stat().st_mtime_ns // 1_000_000
+        is_replaced = now != known
+    except FileNotFoundError:
+        # Old versions are deleted where there are newer ones.
+        is_replaced = not (versions / commit_name(read.version + 1)).exists()
+    if is_replaced:
+        raise TableReplacedError(table=table, operation=operation, version=read.version)
+
+
+@contextmanager
+def replacement_shown(
+    read: TableSnapshot, own_files: OwnFiles, *, table: str, operation: str
+) -> Iterator[None]:
+    """Raise `TableReplacedError` in place of an error before the commit, if that is the cause.
+
+    Args:
+        read: The version that the block read.
+        own_files: The block's files. From the commit on, they show that the error stays: the
+            commit has looked for itself, and it may have landed.
+        table: The table's name in the error.
+        operation: What the block does.
+    """
+    try:
+        yield
+    except Exception as error:
+        if own_files.is_committing:
+            raise
+        try:
+            check_not_replaced(read, table=table, operation=operation)
+        except TableReplacedError as replaced:
+            raise replaced from error
+        except Exception as unknown:
+            logger.debug("%s: cannot tell whether it was replaced: %s", table, said_by(unknown))
+        raise
 
 
 @dataclass(frozen=True)
@@ -41,8 +128,8 @@ class Committed:
 
 def committed(
     spark: SparkSession,
-    log: JavaObject,
-    transaction: JavaObject,
+    log: DeltaLog,
+    transaction: DeltaTransaction,
     commit: Callable[[], int | None],
     *,
     table: str,
@@ -53,7 +140,7 @@ def committed(
     """Commit, and find out whether it succeeded, whatever happens.
 
     An interrupt, such as Ctrl-C or the end of a Dagster run, waits for the commit. It is then
-    raised, and a log entry says what became of the commit. A second interrupt does not wait.
+    raised, and a log entry reports the commit's outcome. A second interrupt does not wait.
 
     Args:
         spark: The session.
@@ -83,7 +170,7 @@ def committed(
         read = read or TableSnapshot(spark, log, transaction.snapshot())
         check_not_replaced(read, table=table, operation=operation)
         leave_out_lenient_compaction(spark, transaction, table)
-        _, future = started(spark, lambda: commit() if permit.get() else None)
+        future = started(spark, lambda: commit() if permit.get() else None).future
         # By the commit's thread: this one may be interrupted before the commit ends.
         future.add_done_callback(lambda _: lock.release())
         permit.put(True)
@@ -97,7 +184,7 @@ def committed(
         try:
             future.exception()
         finally:
-            logger.warning("%s: interrupted in its commit: %s", table, _told(transaction, log))
+            logger.warning("%s: interrupted in its commit: %s", table, _outcome(transaction, log))
         raise
     if error is None:
         return Committed(future.result())
@@ -121,7 +208,7 @@ def committed(
     return Committed(version, (warning,))
 
 
-def _landed_at(log: JavaObject, transaction: JavaObject) -> int | None:
+def _landed_at(log: DeltaLog, transaction: DeltaTransaction) -> int | None:
     """Return the version that the transaction wrote, or None; read from the log without a job.
 
     Raises:
@@ -144,15 +231,15 @@ def _landed_at(log: JavaObject, transaction: JavaObject) -> int | None:
             return version
 
 
-def _id(transaction: JavaObject) -> str:
+def _id(transaction: DeltaTransaction) -> str:
     return str(transaction.txnId())
 
 
-def _read_version(transaction: JavaObject) -> int:
+def _read_version(transaction: DeltaTransaction) -> int:
     return int(transaction.readVersion())
 
 
-def _told(transaction: JavaObject, log: JavaObject) -> str:
+def _outcome(transaction: DeltaTransaction, log: DeltaLog) -> str:
     """Describe what became of the commit, for a log entry."""
     try:
         version = _landed_at(log, transaction)

@@ -1,14 +1,18 @@
 """Partitions by TIMESTAMP in the hour that comes twice a year: their values, and what moves them.
 
-Delta would take rows of the second such hour for rows of the first (`delta.log.repeated_hours`).
-Each of its files is of one value, and those of Delta 4.4 hold the column too, unless
-`delta.writePartitionColumnsToParquet` is off.
+Spark names the directory of a partition by TIMESTAMP by the wall-clock time of the session's zone,
+and Delta takes the partition's value from that name: of two times with one name, the first. It
+would take rows of the second such hour for rows of the first. Each of its files is of one value,
+and those of Delta 4.4 hold the column too, unless `delta.writePartitionColumnsToParquet` is off.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -16,18 +20,9 @@ from urllib.parse import unquote
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, TimestampType
 
-from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.commit.compaction import leave_out_compaction
-from deltaweave.delta.commit.uncommitted_files import OwnFiles, escaped
-from deltaweave.delta.jvm import JavaObject
-from deltaweave.delta.log import (
-    STRICTLY,
-    PartitionTime,
-    RepeatedHours,
-    TableSnapshot,
-    actions,
-    hours_that_repeat,
-)
+from deltaweave.delta.commit.written_files import OwnFiles, escaped, leave_out_compaction
+from deltaweave.delta.jvm import DeltaMetadata, JavaObject, Jvm, grouped, refuse_lenient_reads
+from deltaweave.delta.log import STRICTLY, TableSnapshot, actions
 from deltaweave.delta.releases import files_may_hold_partition_columns, partition_times_are_kept
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column, quoted
@@ -35,11 +30,115 @@ from deltaweave.identifiers import column, quoted
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+# Delta writes years beyond 9999 with a sign; east of Greenwich, the year 1 begins in the year 0.
+# Python has no such years: they are left as Delta writes them.
+_VALUE = re.compile(r"((?!0000)(\d{4})-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d{1,6}))?(Z?)")
+_EPOCH = datetime(1970, 1, 1)
+_DAY = 86_400
+
+
+@dataclass(frozen=True)
+class RepeatedHours:
+    """A period that comes twice: `[at - back, at)` and `[at, at + back)`, in seconds since 1970.
+
+    Attributes:
+        at: When the clocks are set back.
+        back: By how many seconds.
+        offset: How far the zone is ahead of UTC afterwards, in seconds.
+    """
+
+    at: int
+    back: int
+    offset: int
+
+    def first(self, value: PartitionTime) -> int | None:
+        """Return the first time of the value's wall-clock time, if that comes twice.
+
+        A value in UTC must be the first time, as Delta writes it.
+        """
+        first = value.seconds if value.is_utc else value.seconds - self.offset - self.back
+        return first if self.at - self.back <= first < self.at else None
+
+    def is_second(self, value: PartitionTime) -> bool:
+        """Return whether a value in UTC is in the second period."""
+        return value.is_utc and self.at <= value.seconds < self.at + self.back
+
+
+@dataclass(frozen=True)
+class PartitionTime:
+    """A partition value by TIMESTAMP (Delta protocol, section "Partition Value Serialization").
+
+    Attributes:
+        year: Its year.
+        seconds: Seconds since 1970, of UTC or of the zone's wall clock.
+        fraction: Microseconds.
+        is_utc: Whether it is in UTC.
+    """
+
+    year: int
+    seconds: int
+    fraction: int
+    is_utc: bool
+
+    @classmethod
+    def of(cls, value: str | None) -> PartitionTime | None:
+        """Parse a value of the log; None for NULL and for years that Python lacks.
+
+        >>> PartitionTime.of("1970-01-01T00:01:00.5Z")
+        PartitionTime(year=1970, seconds=60, fraction=500000, is_utc=True)
+        """
+        parts = _VALUE.fullmatch(value or "")
+        if parts is None:
+            return None
+        day, year, time, fraction, utc = parts.groups()
+        seconds = (datetime.fromisoformat(f"{day} {time}") - _EPOCH) // timedelta(seconds=1)
+        return cls(int(year), seconds, int((fraction or "").ljust(6, "0")), bool(utc))
+
+    def at(self, seconds: int) -> str:
+        """Write another time with this fraction of a second, in UTC as the log has it.
+
+        >>> PartitionTime(1, 0, 5, True).at(-62135596800)
+        '0001-01-01T00:00:00.000005Z'
+        """
+        return f"{(_EPOCH + timedelta(seconds=seconds)).isoformat()}.{self.fraction:06}Z"
+
+
+def repeated_hours(
+    spark: SparkSession, session: JavaObject, values: Iterable[str | None]
+) -> list[RepeatedHours]:
+    """Return the hours that come twice in a session's zone, in the years of partition values.
+
+    A few calls of the JVM for each year, whose rules name the directories.
+
+    Args:
+        spark: The session.
+        session: The JVM's session that writes; it may be another one.
+        values: The partition values.
+    """
+    jvm = Jvm.of(spark)
+    rules = jvm.zone_rules(session)
+    if rules.isFixedOffset():
+        return []
+    times = map(PartitionTime.of, values)
+    found: dict[int, RepeatedHours] = {}
+    for year in sorted({time.year for time in times if time is not None}):
+        begin = (datetime(year, 1, 1) - _EPOCH).days * _DAY
+        instant = jvm.java.time.Instant.ofEpochSecond(begin - 2 * _DAY)
+        while (change := rules.nextTransition(instant)) is not None:
+            instant = change.getInstant()
+            if (at := int(instant.getEpochSecond())) > begin + 368 * _DAY:
+                break
+            if change.isOverlap():
+                back = -int(change.getDuration().getSeconds())
+                found[at] = RepeatedHours(at, back, int(change.getOffsetAfter().getTotalSeconds()))
+    return list(found.values())
+
+
 _KINDS = ("AddFile", "AddCDCFile")
 
 
 def check_partition_times(
-    spark: SparkSession, metadata: JavaObject, *, table: str, operation: str
+    spark: SparkSession, metadata: DeltaMetadata, *, table: str, operation: str
 ) -> None:
     """Refuse to write a table where Delta's writer would change times that are partition values.
 
@@ -82,7 +181,7 @@ def with_true_times(rows: DataFrame, own_files: OwnFiles, written: JavaObject) -
         return written
     new = {kind: written.filter(_is_a(spark, kind)) for kind in _KINDS}
     firsts = {
-        kind: _firsts(rows, own_files.prefix, each, list(columns.values()))
+        kind: _doubtful(rows, own_files.prefix, each, list(columns.values()))
         for kind, each in new.items()
     }
     if not any(firsts.values()):
@@ -90,7 +189,7 @@ def with_true_times(rows: DataFrame, own_files: OwnFiles, written: JavaObject) -
     leave_out_compaction(spark, own_files.transaction)
     table = str(own_files.log.dataPath().toString())
     for kind, doubtful in firsts.items():
-        for index, action in _told_apart(spark, table, doubtful, columns).items():
+        for index, action in _corrected(spark, table, doubtful, columns).items():
             (changed,) = actions.from_json(spark, f"actions.{kind}", [action])
             new[kind] = new[kind].updated(index, changed)
         written = written.filterNot(_is_a(spark, kind))
@@ -107,14 +206,14 @@ def rewritable_partitions(table: TableSnapshot) -> str:
         SettingError: Spark passes over files that it cannot read.
     """
     metadata = table.snapshot.metadata()
-    jvm_.refuse_lenient_reads(table.spark, table.data_path, "rewriting files")
+    refuse_lenient_reads(table.spark, table.data_path, "rewriting files")
     check_partition_times(table.spark, metadata, table=table.data_path, operation="rewriting files")
     conditions = []
     for shown, stored in _columns_of_times(metadata).items():
         value = F.col("partitionValues")[stored].alias("value")
         # At most as many rows as partitions, which the log lists anyway.
         values = [row.value for row in table.files.select(value).distinct().collect()]
-        hours = hours_that_repeat(table.spark, table.spark._jsparkSession, values)
+        hours = repeated_hours(table.spark, table.spark._jsparkSession, values)
         times = [time for each in values if (time := PartitionTime.of(each)) is not None]
         second = [time for time in times if any(each.is_second(time) for each in hours)]
         if second:
@@ -124,7 +223,7 @@ def rewritable_partitions(table: TableSnapshot) -> str:
     return f" WHERE {' AND '.join(conditions)}" if conditions else ""
 
 
-def _columns_of_times(metadata: JavaObject) -> dict[str, str]:
+def _columns_of_times(metadata: DeltaMetadata) -> dict[str, str]:
     """Map the partition columns of times with a zone to their names in files and the log."""
     shown = json.loads(metadata.partitionSchema().json())["fields"]
     stored = json.loads(metadata.physicalPartitionSchema().json())["fields"]
@@ -136,18 +235,17 @@ def _columns_of_times(metadata: JavaObject) -> dict[str, str]:
 
 
 def _is_a(spark: SparkSession, kind: str) -> JavaObject:
-    return jvm_.instances_of(
-        spark, jvm_.class_of_delta(spark, f"org.apache.spark.sql.delta.actions.{kind}")
-    )
+    jvm = Jvm.of(spark)
+    return jvm.instances_of(jvm.class_of_delta(f"org.apache.spark.sql.delta.actions.{kind}"))
 
 
-Doubtful = dict[int, tuple[actions.Action, dict[str, tuple[RepeatedHours, int]]]]
+_Doubtful = dict[int, tuple[actions.Action, dict[str, tuple[RepeatedHours, int]]]]
 """Actions by their place, with the hours and the first time of each of their doubtful values."""
 
 
-def _firsts(rows: DataFrame, prefix: str, added: JavaObject, names: Sequence[str]) -> Doubtful:
+def _doubtful(rows: DataFrame, prefix: str, added: JavaObject, names: Sequence[str]) -> _Doubtful:
     """Return the actions of own files whose partition has a time that comes twice."""
-    spark, doubtful = rows.sparkSession, Doubtful()
+    spark, doubtful = rows.sparkSession, _Doubtful()
     # The writer's session is that of the rows' plan, which need not be the one of their DataFrame.
     session = rows._jdf.sparkSession()
     for begin in range(0, int(added.size()), actions.FEW):
@@ -158,7 +256,7 @@ def _firsts(rows: DataFrame, prefix: str, added: JavaObject, names: Sequence[str
             if _name(action["path"]).startswith(prefix)
         }
         values = {action["partitionValues"].get(name) for action in own.values() for name in names}
-        hours = hours_that_repeat(spark, session, values)
+        hours = repeated_hours(spark, session, values)
         for index, action in own.items():
             firsts = {
                 name: (each, first)
@@ -172,8 +270,8 @@ def _firsts(rows: DataFrame, prefix: str, added: JavaObject, names: Sequence[str
     return doubtful
 
 
-def _told_apart(
-    spark: SparkSession, table: str, doubtful: Doubtful, columns: Mapping[str, str]
+def _corrected(
+    spark: SparkSession, table: str, doubtful: _Doubtful, columns: Mapping[str, str]
 ) -> dict[int, actions.Action]:
     """Return the actions whose files are of the second time, with that time; in one job."""
     if not doubtful:
@@ -212,7 +310,7 @@ def _times(
     of_files = spark.read.options(**STRICTLY).schema(schema).parquet(*map(escaped, locations))
     micros = [F.max(F.unix_micros(column(name))).alias(f"_{at}") for at, name in enumerate(names)]
     # As many rows as files in the hours that come twice.
-    found = jvm_.grouped(of_files, [F.col("_metadata.file_name").alias("file")], micros).collect()
+    found = grouped(of_files, [F.col("_metadata.file_name").alias("file")], micros).collect()
     return {row["file"]: {name: row[f"_{at}"] for at, name in enumerate(names)} for row in found}
 
 

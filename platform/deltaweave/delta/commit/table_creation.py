@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructType
 
-from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.commit.local_disk import TableLock, alone_on_local_disk, local_directory
-from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.commit.table_lock import TableLock, alone_on_local_disk, local_directory
+from deltaweave.delta.jvm import JavaObject, Jvm
 from deltaweave.delta.log import TableSnapshot, place_of_new_table
 from deltaweave.delta.releases import replace_operation
 from deltaweave.errors import AccessDeniedError, StatementError
@@ -107,7 +106,7 @@ def _place(spark: SparkSession, path: str | None, parts: Sequence[str]) -> JavaO
     """Return the directory in which Spark creates the table, as Hadoop's Path."""
     if path is None:
         return place_of_new_table(spark, parts)
-    return jvm_.jvm(spark).org.apache.hadoop.fs.Path(path)
+    return Jvm.of(spark).org.apache.hadoop.fs.Path(path)
 
 
 @contextmanager
@@ -117,7 +116,7 @@ def _alone_in(spark: SparkSession, place: JavaObject, table: str) -> Iterator[No
     location = str(files.makeQualified(place).toString())
     directory = local_directory(location)
     if directory is not None:
-        _refuse_closed(directory, table)
+        _refuse_unwritable(directory, table)
     ours = [] if directory is None else [directory, *directory.parents]
     ours = [each for each in ours if not os.path.exists(each)]
     try:
@@ -147,7 +146,7 @@ def _make(files: JavaObject, place: JavaObject, table: str) -> None:
         )
 
 
-def _refuse_closed(directory: Path, table: str) -> None:
+def _refuse_unwritable(directory: Path, table: str) -> None:
     """Refuse a place on a disk where this user can make no table, before anything is made there.
 
     Raises:
@@ -205,12 +204,12 @@ def make_anew(table: TableSnapshot, wanted: WantedTable) -> None:
     """Give a version of a table, to which nothing was committed, the wanted columns.
 
     Raises:
-        Py4JJavaError: Another writer committed to it meanwhile, and Delta says so: a conflict.
+        Py4JJavaError: Another writer committed to it meanwhile, and Delta reports a conflict.
     """
-    view = jvm_.jvm(table.spark)
-    delta = view.org.apache.spark.sql.delta
-    none = jvm_.option(view, None)
-    transaction = table.log.startTransaction(none, jvm_.option(view, table.snapshot))
+    jvm = Jvm.of(table.spark)
+    delta = jvm.delta
+    none = jvm.option(None)
+    transaction = table.log.startTransaction(none, jvm.option(table.snapshot))
     transaction.readWholeTable()
     before = transaction.metadata()
     metadata = delta.actions.Metadata(
@@ -219,12 +218,12 @@ def make_anew(table: TableSnapshot, wanted: WantedTable) -> None:
         before.description(),
         before.format(),
         wanted.schema.json(),
-        jvm_.seq(view, list(wanted.partition_by)),
-        jvm_.scala_map(view, wanted.properties_at(table.version + 1)),
+        jvm.seq(list(wanted.partition_by)),
+        jvm.scala_map(wanted.properties_at(table.version + 1)),
         before.createdTime(),
     )
     transaction.updateMetadataForNewTableInReplace(metadata)
     operation = replace_operation(table.spark, metadata)
     name = str(before.name() or table.data_path)
     with alone_on_local_disk(table.spark, table.data_path, table=name, operation="replacement"):
-        transaction.commit(jvm_.seq(view, []), operation, jvm_.scala_map(view, {}))
+        transaction.commit(jvm.seq([]), operation, jvm.scala_map({}))

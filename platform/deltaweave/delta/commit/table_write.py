@@ -1,22 +1,28 @@
-"""Appends and overwrites, each in one commit and without a merge.
+"""Commits that are no merge: appends, overwrites, and files rewritten without a change of rows.
 
 Delta's own writer writes the files and checks schema, constraints and the predicate. The commit is
 made here, so that it can hold any number of transaction identifiers (Delta protocol, "Transaction
 Identifiers").
+
+Rows get the types of the table's columns, as an INSERT casts them. Spark casts the fields of a
+struct by position, whatever their names. So they are put in the table's order first, at every
+depth.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.commit.after_commit import AfterCommit
-from deltaweave.delta.commit.assigned_rows import assigned
-from deltaweave.delta.commit.commit_call import Committed, committed
+from deltaweave.delta.commit.commit_call import AfterCommit, Committed, committed
 from deltaweave.delta.commit.partition_times import check_partition_times, with_true_times
+from deltaweave.delta.commit.transaction import tags_of_merge
 from deltaweave.delta.commit.transaction_ids import (
     OF_A_PART,
     is_applied,
@@ -25,11 +31,116 @@ from deltaweave.delta.commit.transaction_ids import (
     session_pair,
     transaction_id,
 )
-from deltaweave.delta.commit.uncommitted_files import OwnFiles
-from deltaweave.delta.jvm import JavaObject, letting_go, translated
-from deltaweave.delta.log import TableSnapshot, at_version
+from deltaweave.delta.commit.written_files import OwnFiles
+from deltaweave.delta.jvm import (
+    DeltaLog,
+    DeltaTransaction,
+    JavaObject,
+    Jvm,
+    letting_go,
+    reads_leniently,
+    refuse_lenient_reads,
+    translated,
+)
+from deltaweave.delta.log import FileList, TableSnapshot, at_version, encoder
 from deltaweave.delta.releases import write_command, write_operation
+from deltaweave.delta.statement import spark_schema
 from deltaweave.errors import StatementError
+from deltaweave.identifiers import column
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def assigned(rows: DataFrame, transaction: DeltaTransaction, *, may_evolve: bool) -> DataFrame:
+    """Cast the rows to the table's types as an INSERT does; values that do not fit fail.
+
+    Not cast are columns that the table lacks, types that cannot be assigned and structs with fields
+    of other names (Delta's writer refuses them by name), and types to which the table may widen.
+
+    Args:
+        rows: The rows.
+        transaction: Delta's transaction.
+        may_evolve: Whether the rows may add columns to the table, and widen types.
+    """
+    spark = rows.sparkSession
+    jvm = Jvm.of(spark)
+    expressions = jvm.catalyst.expressions
+    cast = Jvm.singleton(expressions, "Cast")
+    ansi = Jvm.singleton(expressions, "EvalMode").ANSI()
+    metadata = transaction.metadata()
+    widening = metadata.configuration().get("delta.enableTypeWidening")
+    may_widen = may_evolve and widening.isDefined() and widening.get() == "true"
+    rows, with_other_fields = _in_order(rows, metadata.schema())
+    wanted = {field.name().lower(): field.dataType() for field in metadata.schema().fields()}
+
+    def value(field: JavaObject) -> Column:
+        own, name = column(field.name()), field.name()
+        given, target = field.dataType(), wanted.get(name.lower())
+        if (
+            target is None
+            or given.equals(target)
+            or name.lower() in with_other_fields
+            or (may_widen and cast.canUpCast(target, given))
+            or not cast.canANSIStoreAssign(given, target)
+        ):
+            return own
+        nothing = jvm.option(None)
+        of_target = expressions.Cast(jvm.expression_of(own), target, nothing, ansi)
+        return jvm.column_of(of_target).alias(name)
+
+    return rows.select([value(field) for field in rows._jdf.schema().fields()])
+
+
+def _in_order(rows: DataFrame, schema: JavaObject) -> tuple[DataFrame, set[str]]:
+    """Put the fields of structs in the order of a table's.
+
+    Args:
+        rows: The rows.
+        schema: The table's schema, of the JVM.
+
+    Returns:
+        The rows, and the names in lower case of columns with structs of other fields, as they are.
+    """
+    table = spark_schema(rows.sparkSession, schema)
+    wanted = {field.name.lower(): field.dataType for field in table}
+    fields, others = [], set()
+    for field in rows.schema:
+        target = wanted.get(field.name.lower())
+        kind = field.dataType if target is None else _ordered(field.dataType, target)
+        if kind is None:
+            others.add(field.name.lower())
+        kind = kind or field.dataType
+        fields.append(StructField(field.name, kind, field.nullable, field.metadata))
+    types = [field.dataType for field in rows.schema]
+    is_in_order = [field.dataType for field in fields] == types
+    return rows if is_in_order else rows.to(StructType(fields)), others
+
+
+def _ordered(given: DataType, wanted: DataType) -> DataType | None:
+    """Put the fields of a type's structs in another's order; None if their names differ."""
+    if isinstance(given, StructType) and isinstance(wanted, StructType):
+        there = {field.name.lower(): field for field in given}
+        if len(there) != len(given) or there.keys() != {field.name.lower() for field in wanted}:
+            return None
+        fields = []
+        for target in wanted:
+            field = there[target.name.lower()]
+            kind = _ordered(field.dataType, target.dataType)
+            if kind is None:
+                return None
+            fields.append(StructField(field.name, kind, field.nullable, field.metadata))
+        return StructType(fields)
+    if isinstance(given, ArrayType) and isinstance(wanted, ArrayType):
+        element = _ordered(given.elementType, wanted.elementType)
+        return None if element is None else ArrayType(element, given.containsNull)
+    if isinstance(given, MapType) and isinstance(wanted, MapType):
+        key = _ordered(given.keyType, wanted.keyType)
+        value = _ordered(given.valueType, wanted.valueType)
+        if key is None or value is None:
+            return None
+        return MapType(key, value, given.valueContainsNull)
+    return given
 
 
 @dataclass(frozen=True)
@@ -69,10 +180,10 @@ class Write:
     overwrite: bool
     replace_where: str | None = None
     with_schema_evolution: bool = False
-    applied: Mapping[str, int] = field(default_factory=dict)
+    applied: Mapping[str, int] = dataclasses.field(default_factory=dict)
     once: bool = False
     applied_before: int | None = None
-    recorded: Mapping[str, int] = field(default_factory=dict)
+    recorded: Mapping[str, int] = dataclasses.field(default_factory=dict)
     computed_from: int | None = None
     reads_all: bool = True
     check: Callable[[], None] | None = None
@@ -100,7 +211,7 @@ class Write:
         return options
 
 
-def write_rows(log: JavaObject, rows: DataFrame, write: Write) -> WriteResult:
+def write_rows(log: DeltaLog, rows: DataFrame, write: Write) -> WriteResult:
     """Write rows into an existing table; see `Table.write`."""
     spark = rows.sparkSession
     pair = None if write.applied else session_pair(spark, table=write.table)
@@ -113,17 +224,17 @@ def write_rows(log: JavaObject, rows: DataFrame, write: Write) -> WriteResult:
     return replace(result, warnings=tuple(afterwards.warnings))
 
 
-def _write(log: JavaObject, rows: DataFrame, write: Write) -> WriteResult:
+def _write(log: DeltaLog, rows: DataFrame, write: Write) -> WriteResult:
     spark = rows.sparkSession
     options = write.options
-    delta = jvm_.jvm(spark).org.apache.spark.sql.delta
-    active = jvm_.singleton(delta, "OptimisticTransaction")
+    delta = Jvm.of(spark).delta
+    active = Jvm.singleton(delta, "OptimisticTransaction")
     with translated(write.table, operation=write.operation, version=write.computed_from):
         transaction = _begun(rows, log, write.computed_from, write.reads_all)
         if _is_done(transaction, TableSnapshot(spark, log, transaction.snapshot()), write):
             return WriteResult(None, {})
         if _reads_leniently(rows, transaction, write):
-            jvm_.refuse_lenient_reads(spark, write.table, write.operation)
+            refuse_lenient_reads(spark, write.table, write.operation)
         active.setActive(transaction)
         try:
             done = _written_and_committed(log, transaction, rows, write, options)
@@ -137,20 +248,20 @@ def _write(log: JavaObject, rows: DataFrame, write: Write) -> WriteResult:
     return WriteResult(done.version, metrics, tuple(afterwards.warnings))
 
 
-def _reads_leniently(rows: DataFrame, transaction: JavaObject, write: Write) -> bool:
+def _reads_leniently(rows: DataFrame, transaction: DeltaTransaction, write: Write) -> bool:
     """Return whether Delta would rewrite files, and pass over what it cannot read of them.
 
     It does not where whole partitions are replaced.
     """
-    if write.replace_where is None or not jvm_.reads_leniently(rows.sparkSession):
+    if write.replace_where is None or not reads_leniently(rows.sparkSession):
         return False
     replaced = rows.where(write.replace_where)._jdf.queryExecution().analyzed().condition()
-    columns = [each.name() for each in jvm_.iterate(replaced.references().toSeq())]
-    partitions = {name.lower() for name in jvm_.iterate(transaction.metadata().partitionColumns())}
+    columns = [each.name() for each in Jvm.iterate(replaced.references().toSeq())]
+    partitions = {name.lower() for name in Jvm.iterate(transaction.metadata().partitionColumns())}
     return not {name.lower() for name in columns} <= partitions
 
 
-def _is_done(transaction: JavaObject, table: TableSnapshot, write: Write) -> bool:
+def _is_done(transaction: DeltaTransaction, table: TableSnapshot, write: Write) -> bool:
     """Return whether the table holds all pairs already, so that nothing is to be written.
 
     Raises:
@@ -170,17 +281,17 @@ def _is_done(transaction: JavaObject, table: TableSnapshot, write: Write) -> boo
 
 
 def _written_and_committed(
-    log: JavaObject,
-    transaction: JavaObject,
+    log: DeltaLog,
+    transaction: DeltaTransaction,
     rows: DataFrame,
     write: Write,
     options: Mapping[str, str],
 ) -> Committed:
     """Write the rows by Delta's writer, and commit what it wrote together with the pairs."""
     spark = rows.sparkSession
-    view, session = jvm_.jvm(spark), spark._jsparkSession
-    delta, nothing = view.org.apache.spark.sql.delta, jvm_.option(view, None)
-    modes = view.org.apache.spark.sql.SaveMode
+    jvm, session = Jvm.of(spark), spark._jsparkSession
+    delta, nothing = jvm.delta, jvm.option(None)
+    modes = jvm.sql.SaveMode
     mode = modes.Overwrite if write.overwrite else modes.Append
     metadata = transaction.metadata()
     check_partition_times(spark, metadata, table=write.table, operation=write.operation)
@@ -191,9 +302,9 @@ def _written_and_committed(
             spark,
             log,
             mode,
-            delta.DeltaOptions(jvm_.scala_map(view, options), session.sessionState().conf()),
+            delta.DeltaOptions(jvm.scala_map(options), session.sessionState().conf()),
             metadata.partitionColumns(),
-            jvm_.scala_map(view, {}),
+            jvm.scala_map({}),
             written._jdf,
             nothing,
             nothing,
@@ -201,15 +312,15 @@ def _written_and_committed(
         with own_files.named():
             data = writer.writeAndReturnCommitData(transaction, session, nothing, False)
             of_write = with_true_times(written, own_files, data.actions())
-        pair = jvm_.class_of_delta(spark, "org.apache.spark.sql.delta.actions.SetTransaction")
-        of_write = of_write.filterNot(jvm_.instances_of(spark, pair))
-        actions = view.java.util.ArrayList()
-        actions.addAll(jvm_.java_list(view, of_write))
+        pair = jvm.class_of_delta("org.apache.spark.sql.delta.actions.SetTransaction")
+        of_write = of_write.filterNot(jvm.instances_of(pair))
+        actions = jvm.java.util.ArrayList()
+        actions.addAll(jvm.java_list(of_write))
         for name, version in {**write.recorded, **write.applied}.items():
-            actions.add(transaction_id(view, name, version))
-        predicate = jvm_.option(view, write.replace_where)
+            actions.add(transaction_id(jvm, name, version))
+        predicate = jvm.option(write.replace_where)
         made = write_operation(spark, mode, predicate)
-        arguments = (jvm_.seq_of(view, actions), made, data.stringTags())
+        arguments = (jvm.seq_of(actions), made, data.stringTags())
         if write.check is not None:
             write.check()
         own_files.is_committing = True
@@ -224,14 +335,14 @@ def _written_and_committed(
 
 
 def _begun(
-    rows: DataFrame, log: JavaObject, computed_from: int | None, reads_all: bool
+    rows: DataFrame, log: DeltaLog, computed_from: int | None, reads_all: bool
 ) -> JavaObject:
     """Begin a transaction at the newest version, or at the one that the rows were computed from."""
-    nothing = jvm_.option(jvm_.jvm(rows.sparkSession), None)
+    nothing = Jvm.of(rows.sparkSession).option(None)
     if computed_from is None:
         return log.startTransaction(nothing, nothing)
     snapshot = at_version(rows.sparkSession, log, computed_from).snapshot
-    transaction = log.startTransaction(nothing, jvm_.option(jvm_.jvm(rows.sparkSession), snapshot))
+    transaction = log.startTransaction(nothing, Jvm.of(rows.sparkSession).option(snapshot))
     if reads_all:
         # Otherwise, Delta treats appends as blind, and assumes that an overwrite read only the rows
         # that it replaces.
@@ -250,8 +361,71 @@ def _condition(replace_where: str, table: str) -> str:
     return replace_where
 
 
-def _metrics(transaction: JavaObject) -> dict[str, int]:
+def _metrics(transaction: DeltaTransaction) -> dict[str, int]:
     metrics = transaction.commitInfo().operationMetrics()
     if not metrics.isDefined():
         return {}
-    return {str(each._1()): int(each._2()) for each in jvm_.iterate(metrics.get())}
+    return {str(each._1()): int(each._2()) for each in Jvm.iterate(metrics.get())}
+
+
+_REWRITING = "rewriting files"
+
+
+def rewrite_files(spark: SparkSession, log: DeltaLog, paths: DataFrame) -> int:
+    """Rewrite files as OPTIMIZE does: rows marked deleted go, the others keep their ids.
+
+    Args:
+        spark: The session.
+        log: Delta's log of the table.
+        paths: The files' `path` in the log; those that left the table are passed over.
+
+    Returns:
+        The number of files that were rewritten; without any, nothing is committed.
+
+    Raises:
+        CommitConflictError: One of the files left the table meanwhile (by `translated`).
+        StatementError: See `check_partition_times`.
+    """
+    jvm = Jvm.of(spark)
+    none = jvm.option(None)
+    transaction = log.startTransaction(none, none)
+    table = TableSnapshot(spark, log, transaction.snapshot())
+    files = table.files_of(paths)
+    if not len(files):
+        return 0
+    check_partition_times(
+        spark, transaction.metadata(), table=table.data_path, operation=_REWRITING
+    )
+    own_files = OwnFiles(spark, log, transaction)
+    with own_files.deleted_unless_committed():
+        transaction.trackFilesRead(files.files)
+        changes = jvm.java.util.ArrayList(files.removals(data_change=False))
+        changes.addAll(_rewritten(table, files, own_files))
+        # Delta's name for a command that rewrites some files.
+        operation = jvm.delta.DeltaOperations.Reorg(jvm.seq([]), False)
+        arguments = (jvm.seq_of(changes), operation, tags_of_merge(spark, table.snapshot))
+        own_files.is_committing = True
+        committed(
+            spark,
+            log,
+            transaction,
+            lambda: int(transaction.commitIfNeeded(*arguments).get()),
+            table=table.data_path,
+            operation=_REWRITING,
+        )
+    return len(files)
+
+
+def _rewritten(table: TableSnapshot, files: FileList, own_files: OwnFiles) -> JavaObject:
+    """Rewrite the files' rows, and return a Java list of the AddFile actions."""
+    jvm = Jvm.of(table.spark)
+    row_tracking = Jvm.singleton(jvm.delta, "RowTracking")
+    tracked = row_tracking.preserveRowTrackingColumns(table.read_files(files)._jdf, table.snapshot)
+    rows = jvm.data_frame(tracked)
+    none, nothing = jvm.option(None), jvm.seq([])
+    with own_files.named():
+        written = own_files.transaction.writeFiles(rows._jdf, none, True, nothing)
+        written = with_true_times(rows, own_files, written)
+    adds = FileList(table.spark, written, table.data_path).data_frame
+    adds = adds.withColumn("dataChange", F.lit(False)).select(adds.columns)
+    return getattr(adds._jdf, "as")(encoder(table.spark, "addFile")).collectAsList()

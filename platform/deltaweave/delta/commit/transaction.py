@@ -6,18 +6,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 
-from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.commit.commit_call import Committed, committed
-from deltaweave.delta.commit.local_disk import TableLock
-from deltaweave.delta.commit.merge_operation import merge_operation, sql_metrics, tags_of_merge
+from deltaweave.delta.commit.commit_call import Committed, committed, replacement_shown
 from deltaweave.delta.commit.partition_times import check_partition_times, with_true_times
+from deltaweave.delta.commit.table_lock import TableLock
 from deltaweave.delta.commit.transaction_ids import last_applied, transaction_id
-from deltaweave.delta.commit.uncommitted_files import OwnFiles
-from deltaweave.delta.commit.written_files import WrittenFiles, written_files
-from deltaweave.delta.jvm import JavaObject, letting_go, translated
+from deltaweave.delta.commit.written_files import OwnFiles, WrittenFiles, compaction, written_files
+from deltaweave.delta.jvm import (
+    DeltaLog,
+    DeltaSnapshot,
+    DeltaTransaction,
+    Expression,
+    JavaObject,
+    Jvm,
+    is_on,
+    letting_go,
+    translated,
+)
 from deltaweave.delta.log import (
     FileList,
     TableMetadata,
@@ -30,6 +38,64 @@ from deltaweave.delta.releases import string_prefix_length
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.identifiers import column
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_METRIC = "org.apache.spark.sql.execution.metric.SQLMetric"
+
+
+def merge_operation(merge: ResolvedMerge) -> JavaObject:
+    """Build Delta's `Merge` operation, with the condition and clauses that the history shows."""
+    jvm = Jvm.of(merge.spark)
+    operations = jvm.delta.DeltaOperations
+    predicate = Jvm.singleton(operations, "MergePredicate")
+
+    def predicates(kind: str) -> JavaObject:
+        return jvm.seq([predicate.apply(clause.node) for clause in merge.of_kind(kind)])
+
+    empty = jvm.option(None)
+    return operations.Merge(
+        jvm.option(merge.condition_expression),
+        empty,
+        empty,
+        empty,
+        predicates("matched"),
+        predicates("not_matched"),
+        predicates("not_matched_by_source"),
+    )
+
+
+def tags_of_merge(spark: SparkSession, snapshot: DeltaSnapshot) -> JavaObject:
+    """Return the commit's tags: for tables that track rows, whether the rows kept their ids."""
+    jvm = Jvm.of(spark)
+    row_tracking = Jvm.singleton(jvm.delta, "RowTracking")
+    return row_tracking.addPreservedRowTrackingTagIfNotSet(snapshot, jvm.scala_map({}))
+
+
+def sql_metrics(spark: SparkSession, metrics: Mapping[str, int]) -> JavaObject:
+    """Build the SQL metrics from which Delta writes the history, by name.
+
+    A few calls make and set any number of them.
+    """
+    jvm = Jvm.of(spark)
+
+    def new_metric() -> JavaObject:
+        context = spark.sparkContext._jsc.sc()
+        utils = Jvm.singleton(jvm.sql.execution.metric, "SQLMetrics")
+        return jvm.function_of_text(utils, "createMetric", context)
+
+    def set_metric() -> JavaObject:
+        number = jvm.java.lang.Long.TYPE
+        return jvm.setter(_METRIC, "set", number)
+
+    listed = list(metrics)
+    names = jvm.made_once(f"texts {listed}", lambda: jvm.texts(listed))
+    created = names.map(jvm.made_once("a new metric", new_metric))
+    numbers = actions.json_numbers(spark, list(metrics.values()))
+    values = jvm.map_of_pairs(created, jvm.scala_buffer(numbers))
+    jvm.java_map(values).forEach(jvm.made_once("the value of a metric", set_metric))
+    return jvm.map_of_pairs(names, created)
+
 
 @dataclass(frozen=True)
 class Transaction:
@@ -40,8 +106,8 @@ class Transaction:
     """
 
     merge: ResolvedMerge
-    log: JavaObject
-    transaction: JavaObject
+    log: DeltaLog
+    transaction: DeltaTransaction
 
     @cached_property
     def own_files(self) -> OwnFiles:
@@ -56,8 +122,8 @@ class Transaction:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Make it Delta's active transaction on this thread while the block runs."""
-        delta = jvm_.jvm(self.merge.spark).org.apache.spark.sql.delta
-        transactions = jvm_.singleton(delta, "OptimisticTransaction")
+        delta = Jvm.of(self.merge.spark).delta
+        transactions = Jvm.singleton(delta, "OptimisticTransaction")
         transactions.setActive(self.transaction)
         try:
             yield
@@ -136,7 +202,7 @@ class Transaction:
         return str(self.snapshot.statsSchema().json())
 
     def files_in_partitions(
-        self, files: FileList, predicates: Sequence[JavaObject]
+        self, files: FileList, predicates: Sequence[Expression]
     ) -> set[str] | None:
         """Return the paths of the files whose partitions can satisfy all predicates; without a job.
 
@@ -166,17 +232,17 @@ class Transaction:
         if not evolved.equals(metadata):
             self.__dict__["metadata"] = TableMetadata.of(self.merge.spark, evolved)
 
-    def candidate_files(self, predicates: Sequence[JavaObject]) -> FileList:
+    def candidate_files(self, predicates: Sequence[Expression]) -> FileList:
         """Return the files that can hold a row of all predicates; register them as read."""
         spark = self.merge.spark
-        view = jvm_.jvm(spark)
+        jvm = Jvm.of(spark)
 
         def any_row() -> JavaObject:
-            literals = jvm_.singleton(view.org.apache.spark.sql.catalyst.expressions, "Literal")
-            return jvm_.seq(view, [literals.TrueLiteral()])
+            literals = Jvm.singleton(jvm.catalyst.expressions, "Literal")
+            return jvm.seq([literals.TrueLiteral()])
 
-        all_of_it = jvm_.made_once(spark, "a predicate of any row", any_row)
-        wanted = jvm_.seq(view, predicates) if predicates else all_of_it
+        all_of_it = jvm.made_once("a predicate of any row", any_row)
+        wanted = jvm.seq(predicates) if predicates else all_of_it
         files = self._known_files(predicates)
         if files is None:
             chosen = self.transaction.filterFiles(wanted, True)
@@ -186,7 +252,7 @@ class Transaction:
         self.transaction.trackFilesRead(files.files)
         return files
 
-    def _known_files(self, predicates: Sequence[JavaObject]) -> FileList | None:
+    def _known_files(self, predicates: Sequence[Expression]) -> FileList | None:
         """Return the files that can satisfy all predicates; None if only Delta knows them."""
         if not predicates:
             return self.table.file_list() if self.table.has_few_files else None
@@ -222,11 +288,11 @@ class Transaction:
 
     def _repartitions_before_write(self) -> bool:
         """Return whether rows are shuffled by partition before they are written."""
-        view = jvm_.jvm(self.merge.spark)
+        jvm = Jvm.of(self.merge.spark)
         configuration = self.merge.spark._jsparkSession.sessionState().conf()
-        write = jvm_.singleton(view.org.apache.spark.sql.delta.files, "TransactionalWrite")
+        write = Jvm.singleton(jvm.delta.files, "TransactionalWrite")
         key = "spark.databricks.delta.merge.repartitionBeforeWrite.enabled"
-        return jvm_.is_on(self.merge.spark, key, otherwise=True) and not write.shouldOptimizeWrite(
+        return is_on(self.merge.spark, key, otherwise=True) and not write.shouldOptimizeWrite(
             self.transaction.metadata(), configuration
         )
 
@@ -257,21 +323,21 @@ class Transaction:
             CommitConflictError: Another commit changed what this merge read.
             CommitStateUnknownError: It failed, and whether it landed is unknown.
         """
-        view = jvm_.jvm(self.merge.spark)
-        listed = view.java.util.ArrayList()
+        jvm = Jvm.of(self.merge.spark)
+        listed = jvm.java.util.ArrayList()
         for mark in marks.items():
-            listed.add(transaction_id(view, *mark))
+            listed.add(transaction_id(jvm, *mark))
         listed.addAll(removed.removals())
         if marked is not None:
-            listed.addAll(jvm_.java_list(view, marked))
+            listed.addAll(jvm.java_list(marked))
         if written is not None:
-            listed.addAll(jvm_.java_list(view, written.actions))
+            listed.addAll(jvm.java_list(written.actions))
         with translated(self.merge.table, version=self.version):
             self.transaction.registerSQLMetrics(
                 self.merge.spark._jsparkSession, sql_metrics(self.merge.spark, metrics)
             )
             tags = tags_of_merge(self.merge.spark, self.snapshot)
-            arguments = (jvm_.seq_of(view, listed), merge_operation(self.merge), tags)
+            arguments = (jvm.seq_of(listed), merge_operation(self.merge), tags)
         self.own_files.is_committing = True
 
         def commit() -> int | None:
@@ -290,11 +356,80 @@ class Transaction:
 
     def record_event(self, statistics: Mapping[str, int | str]) -> None:
         """Record the `delta.dml.merge.stats` event."""
-        view = jvm_.jvm(self.merge.spark)
+        jvm = Jvm.of(self.merge.spark)
         self.transaction.recordDeltaEvent(
             self.log,
             "delta.dml.merge.stats",
-            jvm_.scala_map(view, {}),
+            jvm.scala_map({}),
             actions.json_map(self.merge.spark, statistics),
-            jvm_.option(view, None),
+            jvm.option(None),
         )
+
+
+# The protocol's domain of the row ids that were given out. Each commit of new rows raises it, and
+# the transaction reads it again.
+_ROW_IDS = "delta.rowTracking"
+
+
+@contextmanager
+def transaction_on(merge: ResolvedMerge) -> Iterator[Transaction]:
+    """Open a transaction on the target's newest version, active on this thread in the block.
+
+    While it is active, a source that reads the target too (a self-merge) reads the same version,
+    and Delta registers its reads.
+
+    Raises:
+        TableReplacedError: The block failed, and the table's directory was deleted meanwhile.
+    """
+    jvm = Jvm.of(merge.spark)
+    log = merge.target_log
+    with translated(merge.table):
+        transaction = log.startTransaction(merge.node.catalogTable(), jvm.option(None))
+    # The same commit raises the high-water marks of identity columns.
+    transaction.setTrackHighWaterMarks(merge.node.trackHighWaterMarks())
+    begun = Transaction(merge, log, transaction)
+    shown = replacement_shown(begun.table, begun.own_files, table=merge.table, operation="MERGE")
+    with begun.active(), begun.own_files.deleted_unless_committed(), shown:
+        yield begun
+
+
+def transaction_after(lost: Transaction) -> Transaction:
+    """Begin a transaction on the newest version to commit the files that a lost one wrote.
+
+    It has read nothing yet: whoever uses it registers again what the merge reads. Values that Delta
+    remembers of the written rows, as those of identity columns, stay with the one that lost.
+    """
+    merge, jvm = lost.merge, Jvm.of(lost.merge.spark)
+    with translated(merge.table, version=lost.version):
+        begun = lost.log.startTransaction(merge.node.catalogTable(), jvm.option(None))
+        hook = compaction(merge.spark)
+        # Delta's writer asked for it when it wrote the files.
+        if lost.transaction.containsPostCommitHook(hook):
+            begun.registerPostCommitHook(hook)
+    newer = Transaction(merge, lost.log, begun)
+    newer.__dict__["own_files"] = lost.own_files
+    return newer
+
+
+def is_same_table(before: TableSnapshot, after: TableSnapshot) -> bool:
+    """Return whether a newer version has the same id, schema, properties and protocol.
+
+    A statement that was resolved against the one then means the same for the other.
+    """
+    return (
+        after.version >= before.version
+        and bool(after.snapshot.metadata().equals(before.snapshot.metadata()))
+        and bool(after.snapshot.protocol().equals(before.snapshot.protocol()))
+    )
+
+
+def has_same_domains(before: TableSnapshot, after: TableSnapshot) -> bool:
+    """Return whether another version has the same domain metadata, e.g. clustering columns."""
+    return _domains(before.snapshot) == _domains(after.snapshot)
+
+
+def _domains(snapshot: DeltaSnapshot) -> dict[str, str]:
+    domains = Jvm.iterate(snapshot.domainMetadata())
+    known = {str(each.domain()): str(each.configuration()) for each in domains}
+    known.pop(_ROW_IDS, None)
+    return known

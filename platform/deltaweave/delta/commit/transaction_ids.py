@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.jvm import DeltaTransaction, JavaObject, Jvm, is_on
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.errors import CommitConflictError, StatementError
 
@@ -29,6 +28,19 @@ AUTO_RESET = "spark.databricks.delta.write.txnVersion.autoReset.enabled"
 OF_A_PART = {"txnAppId": "deltaweave", "txnVersion": "0"}
 """Options of a write of Delta that keep the session's pair from it: it takes this one, if it is
 the first of its table. A write that is committed here leaves the pair out."""
+
+
+class TransactionId(NamedTuple):
+    """A pair by which a table knows what was applied to it (protocol, "Transaction Identifiers").
+
+    Attributes:
+        application_id: Who applies something, e.g. a loader.
+        version: How far it got.
+    """
+
+    application_id: str
+    version: int
+
 
 _is_hidden: ContextVar[bool] = ContextVar("session_pair_is_hidden", default=False)
 
@@ -104,7 +116,7 @@ def is_applied(
     return held >= wanted
 
 
-def last_applied(transaction: JavaObject, table: TableSnapshot, application_id: str) -> int:
+def last_applied(transaction: DeltaTransaction, table: TableSnapshot, application_id: str) -> int:
     """Return the newest version that an application id committed to a table, or -1.
 
     It is registered as read: Delta refuses the commit if another one with the same id wins.
@@ -121,7 +133,7 @@ def last_applied(transaction: JavaObject, table: TableSnapshot, application_id: 
     return ids.get(application_id, -1)
 
 
-def session_pair(spark: SparkSession, *, table: str) -> tuple[str, int] | None:
+def session_pair(spark: SparkSession, *, table: str) -> TransactionId | None:
     """Return the pair in the session's settings; None without one or in `without_session_pair`.
 
     Raises:
@@ -138,7 +150,7 @@ def session_pair(spark: SparkSession, *, table: str) -> tuple[str, int] | None:
             table=table,
             hint="Set both, the version as a whole number, or neither.",
         )
-    return application, int(version)
+    return TransactionId(application, int(version))
 
 
 @contextmanager
@@ -164,11 +176,11 @@ def run_command(spark: SparkSession, command: str) -> None:
 
 def reset_session_pair(spark: SparkSession) -> None:
     """Unset the version after its use, if the session asks for that."""
-    if jvm_.is_on(spark, AUTO_RESET, otherwise=False):
+    if is_on(spark, AUTO_RESET, otherwise=False):
         spark.conf.unset(VERSION)
 
 
-def transaction_id(view: JavaObject, application_id: str, version: int) -> JavaObject:
+def transaction_id(jvm: Jvm, application_id: str, version: int) -> JavaObject:
     """Build the action that puts a pair into a commit."""
-    now = jvm_.option(view, view.java.lang.System.currentTimeMillis())
-    return view.org.apache.spark.sql.delta.actions.SetTransaction(application_id, version, now)
+    now = jvm.option(jvm.java.lang.System.currentTimeMillis())
+    return jvm.delta.actions.SetTransaction(application_id, version, now)

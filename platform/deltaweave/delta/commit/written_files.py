@@ -1,20 +1,66 @@
-"""The files that a write left on storage, before their commit."""
+"""The files of a write before its commit: what it left on storage, and what is deleted if it fails.
+
+Delta's writer gives files random names and forgets those of a failed job. So each write puts its
+own prefix before the names of its files, and finds them by it. VACUUM would delete them too, after
+a week.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+import logging
+import re
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.commit.compaction import compaction
-from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.jvm import (
+    IGNORING_FILES,
+    DeltaLog,
+    DeltaTransaction,
+    JavaObject,
+    Jvm,
+    letting_go,
+    reads_leniently,
+)
 from deltaweave.delta.log import FileList, actions, encoder
+from deltaweave.errors import CommitConflictError, LockFileError, StatementError, TableLockedError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+
+def compaction(spark: SparkSession) -> JavaObject:
+    """Return the post-commit hook by which Delta compacts."""
+    return Jvm.singleton(Jvm.of(spark).delta.hooks, "AutoCompact")
+
+
+def leave_out_compaction(spark: SparkSession, transaction: DeltaTransaction) -> None:
+    """Keep Delta from compacting after this transaction's commit."""
+    hook = Jvm.of(spark).instances_of(compaction(spark).getClass())
+    transaction.unregisterPostCommitHooksWhere(hook)
+
+
+def leave_out_lenient_compaction(
+    spark: SparkSession, transaction: DeltaTransaction, table: str
+) -> None:
+    """Keep Delta from compacting if its reads would pass over files: their rows would be lost."""
+    if not reads_leniently(spark):
+        return
+    conf = spark._jsparkSession.sessionState().conf()
+    if compaction(spark).getAutoCompactType(conf, transaction.metadata()).isDefined():
+        logger.warning(
+            "%s is not compacted: Spark passes over files that it cannot read (%s)",
+            table,
+            " or ".join(IGNORING_FILES),
+        )
+        leave_out_compaction(spark, transaction)
+
 
 CHANGE_FEED = "_change_data"
 """The directory of a table's change data feed (Delta protocol, section "Change Data Files")."""
@@ -66,7 +112,7 @@ class WrittenFiles:
         ]
         spark = self.files.spark
         made = actions.from_json(spark, "actions.AddCDCFile", added)
-        files = jvm_.seq_of(jvm_.jvm(spark), made)
+        files = Jvm.of(spark).seq_of(made)
         return WrittenFiles(
             self.actions.appendedAll(files),
             self.files,
@@ -79,7 +125,7 @@ class WrittenFiles:
         return WrittenFiles.of(self.files.but_for(paths))
 
 
-def written_without_spark(transaction: JavaObject, files: FileList) -> WrittenFiles:
+def written_without_spark(transaction: DeltaTransaction, files: FileList) -> WrittenFiles:
     """Announce new files that Delta's writer did not write to the transaction, as it does.
 
     After the commit, Delta compacts small files if the table or the session asks for that.
@@ -118,6 +164,128 @@ def _total_size(spark: SparkSession, change_files: JavaObject) -> int:
         few = actions.to_json(spark, change_files)
         return sum(action["size"] for action in few)
     dataset = spark._jsparkSession.createDataset(change_files, encoder(spark, "addCdcFile"))
-    row = jvm_.data_frame(spark, dataset.toDF()).agg(F.sum("size").alias("size")).first()
+    row = Jvm.of(spark).data_frame(dataset.toDF()).agg(F.sum("size").alias("size")).first()
     assert row is not None
     return int(row["size"] or 0)
+
+
+# Delta's writer reads it from the local properties of its task, as any Spark setting.
+_PREFIX = "spark.databricks.delta.testOnly.dataFileNamePrefix"
+
+# The last is a setting of the lock that is no number.
+_BEFORE_ANY_COMMIT = (CommitConflictError, TableLockedError, LockFileError, StatementError)
+
+
+@dataclass
+class OwnFiles:
+    """The files that one transaction writes.
+
+    Attributes:
+        spark: The session.
+        log: Delta's log of the table.
+        transaction: Delta's transaction.
+        prefix: What the names of the files begin with.
+        may_exist: Whether a write was begun.
+        is_committing: Whether the commit was called.
+        directories: Locations of directories in which files are written beside older ones.
+    """
+
+    spark: SparkSession
+    log: DeltaLog
+    transaction: DeltaTransaction
+    prefix: str = field(default_factory=lambda: f"{uuid.uuid4().hex[:12]}-")
+    may_exist: bool = False
+    is_committing: bool = False
+    directories: set[str] = field(default_factory=set)
+
+    def begin_beside(self, files: FileList) -> None:
+        """Note that a write begins whose files may be beside these."""
+        self.may_exist = True
+        locations = files.rows["location"].to_pylist()
+        self.directories.update(location.rpartition("/")[0] for location in locations)
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Put the prefix on files that are written by Spark jobs of this thread and block."""
+        self.may_exist = True
+        context = self.spark.sparkContext
+        before = context.getLocalProperty(_PREFIX)
+        context.setLocalProperty(_PREFIX, self.prefix)
+        try:
+            yield
+        finally:
+            with letting_go("the prefix of file names"):
+                context.setLocalProperty(_PREFIX, before)  # type: ignore[arg-type]
+
+    def change_feed(self) -> str:
+        """Return the location of the directory for files of the change feed."""
+        return f"{self.log.dataPath().toString().rstrip('/')}/{CHANGE_FEED}"
+
+    @contextmanager
+    def deleted_unless_committed(self) -> Iterator[None]:
+        """Delete the files if the block fails and no version of the table can hold them.
+
+        After an interrupt, Spark may still be writing. A commit that failed for another reason than
+        a conflict may still appear in storage. In both cases VACUUM deletes the files later.
+        """
+        try:
+            yield
+        except Exception as error:
+            is_known = not self.is_committing or isinstance(error, _BEFORE_ANY_COMMIT)
+            if self.may_exist and is_known:
+                self.delete_all()
+            raise
+
+    def delete_all(self, prefix: str | None = None) -> None:
+        """Delete all that was written; what cannot be deleted is left to VACUUM.
+
+        Files that other tasks of a failed job still write are deleted too, until Spark has ended
+        the tasks.
+
+        Args:
+            prefix: Delete only files whose names begin so; it begins with the transaction's prefix.
+        """
+        with letting_go("the files of a write that failed"):
+            self._delete(prefix or self.prefix)
+
+    def delete(self, files: FileList) -> None:
+        """Delete files that were written, and that the commit did not take."""
+        jvm = Jvm.of(self.spark)
+        system = self.log.dataPath().getFileSystem(self.log.newDeltaHadoopConf())
+        for location in files.rows["location"].to_pylist():
+            system.delete(jvm.org.apache.hadoop.fs.Path(location), False)
+
+    def _delete(self, prefix: str) -> None:
+        path = Jvm.of(self.spark).org.apache.hadoop.fs.Path
+        root = str(self.log.dataPath().toString()).rstrip("/")
+        files = self.log.dataPath().getFileSystem(self.log.newDeltaHadoopConf())
+        deleted = 0
+        for directory in self._searched(root):
+            for file in files.globStatus(path(f"{directory}/{prefix}*")) or ():
+                deleted += bool(files.delete(file.getPath(), False))
+        logger.info("%s: deleted %d files of a write that failed", root, deleted)
+
+    def _searched(self, root: str) -> list[str]:
+        """Return globs of the directories that may hold the files."""
+        # New files lie in the table's directory, in one of a random name, or in that of a
+        # partition. A setting of Delta puts all of these into a further directory.
+        depths = {0, 1, int(self.transaction.metadata().partitionColumns().size())}
+        further = self.transaction.deltaDataSubdir()
+        roots = [root, f"{root}/{further.get()}"] if further.isDefined() else [root]
+        globs = [
+            escaped(top) + "/*" * depth
+            for each in roots
+            for top in (each, f"{each}/{CHANGE_FEED}")
+            for depth in depths
+        ]
+        # Older files may lie anywhere: where properties and settings were others.
+        for directory in sorted(self.directories):
+            is_below = f"{directory}/".startswith(f"{root}/")
+            if not is_below or directory.removeprefix(root).count("/") not in depths:
+                globs.append(escaped(directory))
+        return globs
+
+
+def escaped(path: str) -> str:
+    """Escape a path for Hadoop's globs."""
+    return re.sub(r"([\[\]{}*?\\])", r"\\\1", path)

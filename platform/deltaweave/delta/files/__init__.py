@@ -1,19 +1,15 @@
 """Files that the engine writes itself instead of through Delta's writer.
 
 - `capabilities`: what Arrow may do with a column in place of Spark, by its type and metadata.
-- `constraints`: the conditions that new rows must satisfy.
 - `data_files`: which tables' data files the engine can write, and the AddFile actions for them.
-- `deletion_vectors`: writes deletion vectors, on the driver or in a Spark job.
-- `united_vectors`: marks a merge's rows in files that others have marked since.
+- `deletion_vectors`: writes deletion vectors, on the driver or in a Spark job, and unites them.
 - `object_stores`: which stores Python opens as Spark does, and how.
-- `writer_settings`: the settings by which only Spark's writer makes a table's files.
 - `missing_statistics`: computes statistics for files that were written without them.
 """
 
 from __future__ import annotations
 
 from deltaweave.delta.files.capabilities import (
-    ALLOWED,
     Capable,
     ComparableColumn,
     PartitioningColumn,
@@ -21,7 +17,6 @@ from deltaweave.delta.files.capabilities import (
     ReadableColumn,
     Reading,
     Use,
-    Verdict,
     WritableColumn,
     capability,
     comparable,
@@ -29,7 +24,6 @@ from deltaweave.delta.files.capabilities import (
     passable,
     readable,
 )
-from deltaweave.delta.files.constraints import conditions_of_rows
 from deltaweave.delta.files.data_files import (
     FurtherFile,
     NewFile,
@@ -38,7 +32,9 @@ from deltaweave.delta.files.data_files import (
     arrow_schema,
     assumes_new_calendar,
     codec,
+    conditions_of_rows,
     data_columns,
+    encryption_properties,
     file_mode,
     reading_of,
     row_schema,
@@ -47,15 +43,18 @@ from deltaweave.delta.files.data_files import (
 )
 from deltaweave.delta.files.deletion_vectors import (
     MarkedRows,
+    MarkedSince,
     mark_here,
     mark_rows,
+    marked_rows,
     may_mark_here,
     vectors_writable,
+    without_files,
 )
 from deltaweave.delta.files.missing_statistics import compute_missing_statistics
 from deltaweave.delta.files.object_stores import settings_for_arrow
-from deltaweave.delta.files.united_vectors import MarkedSince, marked_rows, without_files
-from deltaweave.delta.files.writer_settings import encryption_properties
+from deltaweave.verdict import YES as ALLOWED
+from deltaweave.verdict import Verdict
 
 __all__ = [
     "ALLOWED",

@@ -1,4 +1,4 @@
-"""What Arrow gives as Spark does, by a column's type and metadata: the only table of it.
+"""What Arrow may do with a column in place of Spark, by its type and metadata: the only table.
 
 The table lists what is allowed. A type or a use that is not in it is left to Spark, and so is a key
 of a column's metadata that is not in it, if Spark or Delta may give it a meaning. Readers and
@@ -37,6 +37,7 @@ from pyspark.sql.types import (
 )
 
 from deltaweave.delta.statement import OF_LIMITED_LENGTH
+from deltaweave.verdict import YES, Verdict, no
 
 
 class Use(Enum):
@@ -50,21 +51,6 @@ class Use(Enum):
     PARTITION = "the name of a partition"
     IDENTITY = "collected to identify a source row, and passed back to Spark"
 
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether something may be done, and why not.
-
-    Attributes:
-        ok: Whether it may.
-        reason: Why not; empty if it may.
-    """
-
-    ok: bool
-    reason: str = ""
-
-
-ALLOWED = Verdict(True)
 
 _EVERY_USE = frozenset(Use)
 _AS_VALUE = frozenset({Use.READ, Use.COPY, Use.THROUGH_SPARK, Use.WRITE})
@@ -80,7 +66,7 @@ _USES_OF_TYPES: Mapping[type[DataType], frozenset[Use]] = {
     DecimalType: _AS_KEY | {Use.IDENTITY},
     TimestampType: _AS_KEY,
     TimestampNTZType: _AS_KEY,
-    # Arrow says that NaN differs from NaN, and -0.0 from 0.0.
+    # In Arrow, NaN differs from NaN, and -0.0 from 0.0.
     FloatType: _AS_VALUE | {Use.IDENTITY},
     DoubleType: _AS_VALUE | {Use.IDENTITY},
     BooleanType: _AS_VALUE | {Use.IDENTITY},
@@ -133,7 +119,7 @@ _CALENDARS_OF_READS = (
 )
 SHIFTS_INT96 = "spark.sql.parquet.int96TimestampConversion"
 """The setting by which Spark shifts times of other writers by the session's time zone."""
-# Settings by which Spark reads dates and times differently, and the value that says so.
+# Settings by which Spark reads dates and times differently, and the value by which they do.
 _READ_DIFFERENTLY = (
     *((setting, "LEGACY") for setting in _CALENDARS_OF_READS),
     (SHIFTS_INT96, "TRUE"),
@@ -142,7 +128,7 @@ _READING = frozenset({Use.KEY, Use.READ, Use.THROUGH_SPARK})
 
 
 def calendar_modes(spark: SparkSession) -> list[str]:
-    """Return how Spark reads dates and times of files that do not say their calendar."""
+    """Return how Spark reads dates and times of files without a calendar."""
     return [(spark.conf.get(setting) or "").upper() for setting in _CALENDARS_OF_READS]
 
 
@@ -171,7 +157,7 @@ class Reading:
 def capability(
     column: StructField, use: Use, reading: Reading, *, compared_as: DataType | None = None
 ) -> Verdict:
-    """Return whether Arrow gives what Spark gives, if it uses a column so.
+    """Return whether Arrow and Spark have the same result for a use of a column.
 
     Args:
         column: The column.
@@ -181,21 +167,21 @@ def capability(
     """
     kind = column.dataType
     if compared_as is not None and not _are_compared_alike(kind, compared_as):
-        return Verdict(False, f"{column.name!r} is compared as {compared_as.simpleString()}")
+        return no(f"{column.name!r} is compared as {compared_as.simpleString()}")
     if not _is_of_allowed_type(kind, use, reading):
-        return Verdict(False, f"column {column.name!r} is of type {kind.simpleString()}")
+        return no(f"column {column.name!r} is of type {kind.simpleString()}")
     unknown = next(_refused_metadata(column, use), None)
     if unknown == OF_LIMITED_LENGTH:
-        return Verdict(False, f"{column.name!r} is of limited length")
+        return no(f"{column.name!r} is of limited length")
     if unknown is not None:
-        return Verdict(False, f"the metadata of {column.name!r} has {unknown!r}")
+        return no(f"the metadata of {column.name!r} has {unknown!r}")
     if use in _READING and isinstance(kind, _OF_CALENDARS) and reading.times_differ:
-        return Verdict(False, reading.times_differ)
-    return ALLOWED
+        return no(reading.times_differ)
+    return YES
 
 
 def _are_compared_alike(kind: DataType, compared_as: DataType) -> bool:
-    """Return whether Arrow can tell equal values of a type that Spark compares as another type."""
+    """Return whether Arrow finds equal values of a type that Spark compares as another type."""
     if type(kind) in _WHOLE_NUMBERS:
         return type(compared_as) in (*_WHOLE_NUMBERS, DoubleType)
     return kind == compared_as

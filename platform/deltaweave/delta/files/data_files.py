@@ -1,4 +1,12 @@
-"""Data files that the engine writes itself: their format and their AddFile actions."""
+"""Data files that the engine writes itself: their format and their AddFile actions.
+
+Delta passes all table properties to Hadoop's configuration of the writer, where they win over those
+of the session. So a table can be encrypted by its properties alone. A setting that is not known not
+to matter leaves the table's files to Spark: none is ignored.
+
+Delta's writer checks constraints of all rows that it writes. Who writes files without it checks the
+new ones by `conditions_of_rows`. Copied rows were checked when they were written.
+"""
 
 from __future__ import annotations
 
@@ -8,38 +16,158 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
-from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files.capabilities import (
     SHIFTS_INT96,
     Reading,
-    Verdict,
     WritableColumn,
     calendar_modes,
     writable,
 )
-from deltaweave.delta.files.object_stores import settings_for_arrow
-from deltaweave.delta.files.writer_settings import why_written_otherwise
-from deltaweave.delta.log import FileList, actions
+from deltaweave.delta.files.object_stores import store_settings
+from deltaweave.delta.jvm import Jvm, is_on
+from deltaweave.delta.log import FileList, actions, may_copy_in_place
 from deltaweave.delta.releases import arrow_type
+from deltaweave.identifiers import column as named_column
+from deltaweave.verdict import YES, Verdict, no
 
 if TYPE_CHECKING:
     import numpy
     import pyarrow
     from pyspark.sql import SparkSession
 
+# Settings of readers, of other writers and of memory. Spark itself sets the compression: by its own
+# setting, which the engine follows.
+_WITHOUT_MEANING = re.compile(
+    r"parquet\.(?:read|filter|avro|thrift|proto|pig|hadoop|private\.read|task|strings)\..*"
+    r"|parquet\.memory\.(?:pool\.ratio|min\.chunk\.size)"
+    r"|parquet\.(?:compression|split\.files|enable\.summary-metadata|summary\.metadata\.level)"
+    r"|parquet\.(?:read|write)\.support\.class"
+    # Of Spark's readers, and what the engine follows or Delta's writer does not use.
+    r"|spark\.sql\.parquet\.(?:.*[pP]ushdown.*|.*InRead|enable.*|columnarReaderBatchSize)"
+    r"|spark\.sql\.parquet\.(?:recordLevelFilter\.enabled|mergeSchema|respectSummaryFiles)"
+    r"|spark\.sql\.parquet\.(?:binaryAsString|int96AsTimestamp|int96TimestampConversion)"
+    r"|spark\.sql\.parquet\.(?:inferTimestampNTZ\.enabled|fieldId\..*|variant\..*|.*[vV]ariant.*)"
+    r"|spark\.sql\.parquet\.(?:compression\.codec|output\.committer\.class)"
+)
+# Settings of Spark's writer, and the values with which its files are like those of the engine.
+_VALUES_ALIKE = {
+    "spark.sql.parquet.outputTimestampType": r"INT96|TIMESTAMP_MICROS",
+    "spark.sql.parquet.writeLegacyFormat": r"false",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": r"CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInWrite": r".*",  # it writes no INT96
+    "spark.sql.files.maxRecordsPerFile": r"0|-\d+",
+    "parquet.writer.version": r"v1|PARQUET_1_0",
+}
+# Properties of a table that reach the writer's configuration and can mean something there. Others
+# are notes of users and tools, and Delta's own, which Delta checks.
+_MAY_REACH_WRITERS = re.compile(
+    r"(?:parquet|spark\.sql\.parquet|hadoop|fs|io|dfs|mapred|mapreduce|delta\.parquet)\..*"
+    r"|.*(?:encrypt|crypt|kms).*",
+    re.IGNORECASE,
+)
+_OF_WRITERS = r"^(?:parquet\.|spark\.sql\.parquet\.|spark\.sql\.files\.maxRecordsPerFile$)"
+_FORMAT_VERSION = {"delta.parquet.format.version": r"1\.0\.0"}
+_ENCRYPTS = re.compile(r"parquet\.(?:crypto|encryption)\..*", re.IGNORECASE)
+
+
+def _by_settings(transaction: Transaction) -> Verdict:
+    """Return whether settings and properties leave the files of Delta's writer to Arrow too."""
+    spark, properties = transaction.merge.spark, transaction.metadata.properties
+    for name in properties:
+        if _MAY_REACH_WRITERS.fullmatch(name) and not _is_alike(name, properties):
+            return no(f"the table's property {name} is one of Spark's writer")
+    names = _names_in_session(transaction)
+    values = {name: spark.conf.get(name, None) or "" for name in names if name in _VALUES_ALIKE}
+    for name in names:
+        if not _is_alike(name, values):
+            return no(f"the setting {name} is one of Spark's writer")
+    return YES
+
+
+def _names_in_session(transaction: Transaction) -> list[str]:
+    """Return the names of the session's settings for Parquet's writer.
+
+    Their values may be secrets, and py4j logs at DEBUG what the JVM answers.
+    """
+    found = transaction.hadoop_settings.getValByRegex(_OF_WRITERS).keySet()
+    names = str(found.toString()).removeprefix("[").removesuffix("]").split(", ")
+    return sorted(name for name in names if re.match(_OF_WRITERS, name))
+
+
+def encryption_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return those properties of a table by which Parquet encrypts its files."""
+    return {name: value for name, value in properties.items() if _ENCRYPTS.fullmatch(name)}
+
+
+def _is_alike(name: str, values: Mapping[str, str]) -> bool:
+    expected = (_VALUES_ALIKE | _FORMAT_VERSION).get(name)
+    if expected is None:
+        return _WITHOUT_MEANING.fullmatch(name) is not None
+    return re.fullmatch(expected, values[name], re.IGNORECASE) is not None
+
+
+_CHECK_PREFIX = "delta.constraints."
+
+
+def conditions_of_rows(transaction: Transaction) -> list[Column] | None:
+    """Return conditions over the table's columns, by name, that hold for each row.
+
+    Returns:
+        The conditions, or None if the table has constraints that only Delta's writer checks: of
+        nested columns, of texts of limited length, and column invariants of old tables. None also
+        if the session distinguishes names by their case, which Delta does not where it checks.
+    """
+    merge, metadata = transaction.merge, transaction.transaction.metadata()
+    delta = Jvm.of(merge.spark).delta
+    constraints = Jvm.singleton(delta.constraints, "Constraints")
+    all_of_them = constraints.getAll(metadata, merge.spark._jsparkSession)
+    if all_of_them.isEmpty():
+        return []
+    if is_on(merge.spark, "spark.sql.caseSensitive", otherwise=False):
+        return None
+    checks = [
+        F.expr(condition)
+        for name, condition in transaction.metadata.properties.items()
+        if name.lower().startswith(_CHECK_PREFIX)
+    ]
+    not_null = [
+        named_column(field.name).isNotNull()
+        for field in transaction.metadata.schema
+        if not field.nullable
+    ]
+    conditions = [*checks, *not_null]
+    return conditions if len(conditions) == int(all_of_them.size()) else None
+
+
 _FIELD_ID = "delta.columnMapping.id"
-# Spark's names of codecs, with pyarrow's names and the file endings that Spark uses.
+
+
+class Codec(NamedTuple):
+    """A codec of Parquet files.
+
+    Attributes:
+        name: pyarrow's name of it.
+        ending: The ending of the names of files that Spark compresses with it.
+    """
+
+    name: str
+    ending: str
+
+
+# By Spark's names of codecs.
 _CODECS = {
-    "none": ("none", ".parquet"),
-    "uncompressed": ("none", ".parquet"),
-    "snappy": ("snappy", ".snappy.parquet"),
-    "gzip": ("gzip", ".gz.parquet"),
-    "zstd": ("zstd", ".zstd.parquet"),
+    "none": Codec("none", ".parquet"),
+    "uncompressed": Codec("none", ".parquet"),
+    "snappy": Codec("snappy", ".snappy.parquet"),
+    "gzip": Codec("gzip", ".gz.parquet"),
+    "zstd": Codec("zstd", ".zstd.parquet"),
 }
 
 # A path in the log that is not relative to the table (Delta protocol, "Add File and Remove File").
@@ -53,9 +181,9 @@ def written_columns(transaction: Transaction) -> list[WritableColumn] | Verdict:
 
     If it may not, return why Spark must write the files.
     """
-    why_not = why_not_writable(transaction)
-    if why_not is not None:
-        return Verdict(False, why_not)
+    of_files = _may_write_files(transaction)
+    if not of_files.ok:
+        return of_files
     reading = reading_of(transaction)
     columns = []
     for field in data_columns(transaction):
@@ -75,42 +203,28 @@ def reading_of(transaction: Transaction) -> Reading:
     return known[_READING]
 
 
-def why_not_writable(transaction: Transaction) -> str | None:
-    """Return why Spark must write this table's files, whatever its columns; None if it need not.
+def _may_write_files(transaction: Transaction) -> Verdict:
+    """Return whether Arrow may write this table's files, whatever its columns.
 
     Only Spark's writer fills generated columns. It also checks constraints: see
     `conditions_of_rows`. Ask `written_columns`.
     """
     metadata = transaction.metadata
     if transaction.changes_metadata:
-        return "the merge changes the table's schema"
-    if transaction.partition_columns and _stores_partition_columns(transaction):
-        return "the table stores its partition columns in the files too"
-    if "delta.generationExpression" in metadata.schema_text:  # also partition columns
-        return "the table has generated columns"
-    if metadata.column_mapping == "id":
-        return "the table finds columns in its files by id"
+        return no("the merge changes the table's schema")
+    of_features = may_copy_in_place(transaction.table)
+    if not of_features.ok:
+        return of_features
+    if transaction.partition_columns and metadata.is_on(_HOLD_PARTITION_COLUMNS):
+        return no("the table stores its partition columns in the files too")
     if metadata.has_unused_names:
-        return "its columns have names for files that the table does not use"
+        return no("its columns have names for files that the table does not use")
     if transaction.codec.lower() not in _CODECS:
-        return f"files are compressed with {transaction.codec}"
-    by_settings = why_written_otherwise(transaction)
-    if by_settings is not None:
+        return no(f"files are compressed with {transaction.codec}")
+    by_settings = _by_settings(transaction)
+    if not by_settings.ok or transaction.data_path.startswith("file:"):
         return by_settings
-    if not transaction.data_path.startswith("file:"):
-        settings = settings_for_arrow(transaction.table)
-        return settings if isinstance(settings, str) else None
-    return None
-
-
-def _stores_partition_columns(transaction: Transaction) -> bool:
-    """Return whether files hold partition columns (protocol, "Materialize Partition Columns").
-
-    The feature requires it; the table property requests it.
-    """
-    features = transaction.snapshot.protocol().writerFeatureNames()
-    by_feature = bool(features.contains("materializePartitionColumns"))
-    return by_feature or transaction.metadata.is_on(_HOLD_PARTITION_COLUMNS)
+    return store_settings(transaction.table).verdict
 
 
 def file_mode(transaction: Transaction) -> int:
@@ -118,7 +232,7 @@ def file_mode(transaction: Transaction) -> int:
 
     They are those of Hadoop's file system, which keeps the configuration that it was opened with.
     """
-    permissions = jvm_.jvm(transaction.merge.spark).org.apache.hadoop.fs.permission.FsPermission
+    permissions = Jvm.of(transaction.merge.spark).org.apache.hadoop.fs.permission.FsPermission
     system = transaction.directory.getFileSystem(transaction.hadoop_settings)
     return 0o666 & ~int(permissions.getUMask(system.getConf()).toShort())
 
@@ -130,7 +244,7 @@ def assumes_new_calendar(spark: SparkSession) -> bool:
     1582, and its settings say what it does if the writer is not known. A further setting shifts
     INT96 times of other writers by the session's time zone.
     """
-    shifts = jvm_.is_on(spark, SHIFTS_INT96, otherwise=False)
+    shifts = is_on(spark, SHIFTS_INT96, otherwise=False)
     return not shifts and all(mode == "CORRECTED" for mode in calendar_modes(spark))
 
 
@@ -184,8 +298,8 @@ def _arrow(transaction: Transaction, columns: Sequence[StructField]) -> pyarrow.
     return pa.schema(fields)
 
 
-def codec(transaction: Transaction) -> tuple[str, str]:
-    """Return the codec of new files by pyarrow's name, and the ending of their names."""
+def codec(transaction: Transaction) -> Codec:
+    """Return the codec of new files."""
     return _CODECS[transaction.codec.lower()]
 
 

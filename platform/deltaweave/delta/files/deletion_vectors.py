@@ -1,4 +1,7 @@
-"""Deletion vectors, which mark rows of a file as deleted (Delta protocol, "Deletion Vectors")."""
+"""Deletion vectors, which mark rows of a file as deleted (Delta protocol, "Deletion Vectors").
+
+The rows that a merge marks are united with those that other commits marked in the same files.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,21 @@ import time
 from base64 import b64encode
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit import Transaction
-from deltaweave.delta.jvm import JavaObject, translated
+from deltaweave.delta.jvm import JavaObject, Jvm, is_on, translated
 from deltaweave.delta.log import FileList, actions, decoded_location, parsed
 from deltaweave.delta.releases import actions_of_vectors
 from deltaweave.delta.scan import METADATA_COLUMN
 
 if TYPE_CHECKING:
+    import numpy
     import pyarrow
+    from pyroaring import BitMap64
 
 # Reading an existing vector takes some calls of the JVM. With 100 of them, a merge took half of the
 # time that it took with Spark's jobs.
@@ -67,10 +72,8 @@ def vectors_writable(transaction: Transaction) -> bool:
     names = transaction.merge.evolved_schema.names
     if any(name.lower() == METADATA_COLUMN for name in names):
         return False
-    utils = jvm_.singleton(
-        jvm_.jvm(spark).org.apache.spark.sql.delta.commands, "DeletionVectorUtils"
-    )
-    wanted = jvm_.is_on(spark, USE_PERSISTENT, otherwise=True)
+    utils = Jvm.singleton(Jvm.of(spark).delta.commands, "DeletionVectorUtils")
+    wanted = is_on(spark, USE_PERSISTENT, otherwise=True)
     snapshot = transaction.snapshot
     return wanted and bool(utils.deletionVectorsWritable(snapshot.protocol(), snapshot.metadata()))
 
@@ -88,12 +91,12 @@ def mark_rows(
         touched: The files that hold them.
     """
     spark = transaction.merge.spark
-    view = jvm_.jvm(spark)
+    jvm = Jvm.of(spark)
     if not len(touched):
-        return MarkedRows(jvm_.seq(view, []), 0, 0, 0)
-    delta = view.org.apache.spark.sql.delta
-    generator = jvm_.singleton(delta.commands, "DeletionVectorBitmapGenerator")
-    every_row = jvm_.singleton(view.org.apache.spark.sql.catalyst.expressions, "Literal")
+        return MarkedRows(jvm.seq([]), 0, 0, 0)
+    delta = jvm.delta
+    generator = Jvm.singleton(delta.commands, "DeletionVectorBitmapGenerator")
+    every_row = Jvm.singleton(jvm.catalyst.expressions, "Literal")
     with translated(transaction.merge.table, version=transaction.version):
         stored = generator.buildRowIndexSetsForFilesMatchingCondition(
             spark._jsparkSession,
@@ -102,8 +105,8 @@ def mark_rows(
             rows._jdf,
             touched.files,
             every_row.TrueLiteral(),
-            jvm_.option(view, F.col(file)._jc),
-            jvm_.option(view, F.col(row_index)._jc),
+            jvm.option(F.col(file)._jc),
+            jvm.option(F.col(row_index)._jc),
         )
         return _in_their_files(transaction, touched, stored)
 
@@ -128,12 +131,12 @@ def mark_here(
         touched: The files that hold them.
     """
     spark = transaction.merge.spark
-    view = jvm_.jvm(spark)
+    jvm = Jvm.of(spark)
     if not len(touched):
-        return MarkedRows(jvm_.seq(view, []), 0, 0, 0)
-    commands = view.org.apache.spark.sql.delta.commands
-    writer = jvm_.singleton(commands, "DeletionVectorWriter")
-    length = jvm_.singleton(view.org.apache.spark.sql.delta.util, "Utils").getRandomPrefixLength(
+        return MarkedRows(jvm.seq([]), 0, 0, 0)
+    commands = jvm.delta.commands
+    writer = Jvm.singleton(commands, "DeletionVectorWriter")
+    length = Jvm.singleton(jvm.delta.util, "Utils").getRandomPrefixLength(
         transaction.transaction.metadata()
     )
     with translated(transaction.merge.table, version=transaction.version):
@@ -145,7 +148,7 @@ def mark_here(
         )
         vectors = _vectors(files, row_indexes, _base64_vectors(touched))
         new = actions.from_json(spark, "commands.DeletionVectorData", vectors)
-        stored = store.apply(jvm_.scala_buffer(view, new).iterator()).toSeq()
+        stored = store.apply(jvm.scala_buffer(new).iterator()).toSeq()
         return _in_their_files(transaction, touched, stored)
 
 
@@ -209,12 +212,12 @@ def _vectors(
 def _in_their_files(transaction: Transaction, touched: FileList, stored: JavaObject) -> MarkedRows:
     """Build the actions that put vectors, a Scala Seq of DeletionVectorResult, in place."""
     spark = transaction.merge.spark
-    view = jvm_.jvm(spark)
+    jvm = Jvm.of(spark)
     by_us = _replaced(touched, stored)
     if by_us is not None:
         return by_us
-    commands = view.org.apache.spark.sql.delta.commands
-    helper = jvm_.singleton(commands, "DMLWithDeletionVectorsHelper")
+    commands = jvm.delta.commands
+    helper = Jvm.singleton(commands, "DMLWithDeletionVectorsHelper")
     by_name = helper.generateCandidateFileMap(transaction.directory, touched.files)
     marked = helper.findFilesWithMatchingRows(transaction.transaction, by_name, stored)
     result = actions_of_vectors(
@@ -257,7 +260,7 @@ def _replaced(touched: FileList, stored: JavaObject) -> MarkedRows | None:
     updated = sum("deletionVector" in old for old in removes)
     added = actions.from_json(touched.spark, "actions.AddFile", adds)
     added.addAll(actions.from_json(touched.spark, "actions.RemoveFile", removes))
-    return MarkedRows(jvm_.seq_of(jvm_.jvm(touched.spark), added), len(adds) - updated, updated, 0)
+    return MarkedRows(Jvm.of(touched.spark).seq_of(added), len(adds) - updated, updated, 0)
 
 
 def with_wide_bounds(add: actions.Action) -> str | None:
@@ -285,3 +288,118 @@ def with_wide_bounds(add: actions.Action) -> str | None:
 def _count(counts: JavaObject, name: str) -> int:
     found = counts.get(name)
     return int(found.get()) if found.isDefined() else 0
+
+
+_LENGTH_OF_MAGIC_NUMBER = 4
+
+
+@dataclass(frozen=True)
+class MarkedSince:
+    """Files that have other deletion vectors than when they were read.
+
+    Attributes:
+        then: The files as they were read.
+        now: The same files, in any order, as the newest version has them.
+    """
+
+    then: FileList
+    now: FileList
+
+    def only_more(self, transaction: Transaction) -> bool:
+        """Return whether every row that was marked then is marked now, too.
+
+        A RESTORE brings marked rows back.
+        """
+        return all(
+            _marked(transaction, then) <= _marked(transaction, now) for then, now in self._pairs()
+        )
+
+    def united(self, transaction: Transaction, own: MarkedRows) -> MarkedRows | None:
+        """Mark the merge's rows in the current vectors too, and write these again.
+
+        None if another commit marked one of them, too, or if the merge left no row of a file.
+
+        Args:
+            transaction: A transaction on the version of `now`.
+            own: The vectors that the merge wrote; those of other files stay as they are.
+        """
+        import pyarrow as pa
+
+        listed = actions.to_json(transaction.merge.spark, own.actions)
+        own_vectors = {
+            action["path"]: place
+            for place, action in enumerate(listed)
+            if "deletionTimestamp" not in action
+        }
+        files: list[str] = []
+        rows: list[int] = []
+        locations = self.now.rows["location"].to_pylist()
+        for path, name, (then, now) in zip(self.now.paths, locations, self._pairs(), strict=True):
+            if path not in own_vectors:
+                return None
+            place = own_vectors[path]
+            ours = own.actions.apply(place).deletionVector()
+            by_us = _marked(transaction, ours) - _marked(transaction, then)
+            if by_us & _marked(transaction, now):
+                return None
+            rows.extend(by_us)
+            files.extend([quote(name, safe="/:")] * len(by_us))  # as scans name files
+        if not rows:
+            return None
+        names, positions = pa.chunked_array([files]), pa.chunked_array([pa.array(rows, pa.int64())])
+        again = mark_here(transaction, names, positions, self.now)
+        return without_files(own, self.then).and_also(again)
+
+    def _pairs(self) -> list[tuple[JavaObject | None, JavaObject | None]]:
+        """Pair each file's vector as it was read with its current one, in the order of `now`."""
+        then = dict(zip(self.then.paths, stored_vectors(self.then), strict=True))
+        now = zip(self.now.paths, stored_vectors(self.now), strict=True)
+        return [(then[path], vector) for path, vector in now]
+
+
+def without_files(own: MarkedRows, files: FileList) -> MarkedRows:
+    """Remove the vectors of some files that have rows left from those that a merge wrote.
+
+    Args:
+        own: The vectors.
+        files: These files, as they were when the merge read them.
+    """
+    import numpy as np
+
+    jvm, paths = Jvm.of(files.spark), set(files.paths)
+    listed = actions.to_json(files.spark, own.actions)
+    others = np.array([action["path"] not in paths for action in listed], dtype=bool)
+    return MarkedRows(
+        jvm.select_where(own.actions, others),
+        own.num_added - (len(files) - files.num_vectors),
+        own.num_updated - files.num_vectors,
+        own.num_removed,
+    )
+
+
+def marked_rows(transaction: Transaction, files: FileList) -> list[numpy.ndarray]:
+    """Return for each file the indexes of the rows (int64) that its deletion vector marks."""
+    import numpy as np
+
+    return [
+        np.array(_marked(transaction, vector).to_array(), dtype=np.int64)
+        for vector in stored_vectors(files)
+    ]
+
+
+def _marked(transaction: Transaction, descriptor: JavaObject | None) -> BitMap64:
+    """Read the positions of the rows that a file's deletion vector marks."""
+    from pyroaring import BitMap64
+
+    if descriptor is None:
+        return BitMap64()
+    delta = Jvm.of(transaction.merge.spark).delta
+    stored = Jvm.singleton(delta.deletionvectors, "StoredBitmap")
+    stores = Jvm.singleton(delta.storage.dv, "DeletionVectorStore")
+    formats = Jvm.singleton(delta.deletionvectors, "RoaringBitmapArrayFormat")
+    with translated(transaction.merge.table, version=transaction.version):
+        bitmap = stored.create(descriptor, transaction.directory).load(
+            stores.createInstance(transaction.hadoop_settings)
+        )
+        text = bytes(bitmap.serializeAsByteArray(formats.Portable()))
+    return BitMap64.deserialize(text[_LENGTH_OF_MAGIC_NUMBER:])

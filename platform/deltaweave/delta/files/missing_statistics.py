@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit import committed
-from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.jvm import DeltaLog, JavaObject, Jvm, grouped, json_text
 from deltaweave.delta.log import FileList, TableSnapshot, decoded, encoder
 from deltaweave.delta.scan import file_metadata
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def compute_missing_statistics(spark: SparkSession, log: JavaObject) -> int:
+def compute_missing_statistics(spark: SparkSession, log: DeltaLog) -> int:
     """Compute statistics for each data file without any, in one commit that changes no row.
 
     Args:
@@ -35,8 +34,8 @@ def compute_missing_statistics(spark: SparkSession, log: JavaObject) -> int:
     Raises:
         CommitConflictError: One of the files left the table meanwhile (by `translated`).
     """
-    view = jvm_.jvm(spark)
-    none = jvm_.option(view, None)
+    jvm = Jvm.of(spark)
+    none = jvm.option(None)
     transaction = log.startTransaction(none, none)
     table = TableSnapshot(spark, log, transaction.snapshot())
     files = table.files_without_statistics()
@@ -44,8 +43,8 @@ def compute_missing_statistics(spark: SparkSession, log: JavaObject) -> int:
         return 0
     transaction.trackFilesRead(files.files)
     adds = _with_statistics(table, files, transaction.statsCollector())
-    operation = view.org.apache.spark.sql.delta.DeltaOperations.ComputeStats(jvm_.seq(view, []))
-    wanted = jvm_.seq_of(view, adds)
+    operation = jvm.delta.DeltaOperations.ComputeStats(jvm.seq([]))
+    wanted = jvm.seq_of(adds)
     committed(
         spark,
         log,
@@ -62,7 +61,7 @@ def _with_statistics(table: TableSnapshot, files: FileList, collector: JavaObjec
     computed = _computed(table.read_files(files.without_vectors()), collector)
     named = files.rows.select(["path", "location", "has_vector"])
     by_path = table.spark.createDataFrame(named).join(computed, "location", "left")
-    statistics = by_path.select("path", jvm_.json_text(_bounds(by_path)).alias("computed"))
+    statistics = by_path.select("path", json_text(_bounds(by_path)).alias("computed"))
     adds = files.data_frame.join(statistics, "path")
     adds = adds.withColumns({"stats": F.col("computed"), "dataChange": F.lit(False)})
     adds = adds.select(files.data_frame.columns)
@@ -72,7 +71,7 @@ def _with_statistics(table: TableSnapshot, files: FileList, collector: JavaObjec
 def _computed(rows: DataFrame, collector: JavaObject) -> DataFrame:
     """Compute `location` (string) and `statistics` (struct) of all rows in the files."""
     location = decoded(file_metadata(rows, "file_path")).alias("location")
-    return jvm_.grouped(rows, [location], [Column(collector).alias("statistics")])
+    return grouped(rows, [location], [Column(collector).alias("statistics")])
 
 
 def _bounds(files: DataFrame) -> Column:

@@ -10,15 +10,16 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JJavaError
 
-from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.jvm import JavaObject, Jvm
 from deltaweave.delta.log import TableSnapshot, commit_file
+from deltaweave.verdict import YES, Verdict, no
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -83,26 +84,46 @@ _REGION_OF_S3A = "us-east-2"
 _SECONDS_TO_CONNECT, _SECONDS_TO_WAIT = 10, 30
 
 
+@dataclass(frozen=True)
+class StoreSettings:
+    """How Arrow opens the files of a table.
+
+    Attributes:
+        verdict: Whether it opens them as Spark does.
+        arguments: The arguments of `pyarrow.fs.S3FileSystem`, with keys in them, if it does.
+    """
+
+    verdict: Verdict
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _left_to_spark(reason: str) -> StoreSettings:
+    return StoreSettings(no(reason))
+
+
 def settings_for_arrow(table: TableSnapshot) -> dict[str, Any] | str:
-    """Return the arguments of `pyarrow.fs.S3FileSystem` that open a table's files.
+    """Return the arguments of `store_settings`, or why only Spark opens the files."""
+    settings = store_settings(table)
+    return dict(settings.arguments) if settings.verdict.ok else settings.verdict.reason
+
+
+def store_settings(table: TableSnapshot) -> StoreSettings:
+    """Return how Arrow opens a table's files in an object store.
 
     Arrow must see the version's commit as S3A does. It would not where the environment of the JVM
     points S3A to another store, where the bucket is in another region, and where nothing answers.
-
-    Returns:
-        The arguments, with keys in them; or why only Spark opens them.
     """
     system = table.log.dataPath().getFileSystem(table.log.newDeltaHadoopConf())
     if str(system.getClass().getName()) != f"{_S3A}.S3AFileSystem":
-        return "the table is not on a file system that Python opens"
+        return _left_to_spark("the table is not on a file system that Python opens")
     # The file system keeps the settings that it was opened with, those of the bucket among them.
-    arguments = arguments_by(table.spark, system.getConf())
-    if isinstance(arguments, str) or _is_same_store(table, system, arguments):
-        return arguments
-    return "Arrow's client does not see the table's log as S3A does"
+    settings = settings_by(table.spark, system.getConf())
+    if not settings.verdict.ok or _is_same_store(table, system, settings.arguments):
+        return settings
+    return _left_to_spark("Arrow's client does not see the table's log as S3A does")
 
 
-def _is_same_store(table: TableSnapshot, system: JavaObject, arguments: dict[str, Any]) -> bool:
+def _is_same_store(table: TableSnapshot, system: JavaObject, arguments: Mapping[str, Any]) -> bool:
     """Return whether both see one object as the version's commit, or once saw one of the bucket."""
     import pyarrow as pa
     from pyarrow.fs import S3FileSystem
@@ -126,38 +147,40 @@ def _is_same_store(table: TableSnapshot, system: JavaObject, arguments: dict[str
     return True
 
 
-def arguments_by(spark: SparkSession, opened_with: JavaObject) -> dict[str, Any] | str:
-    """Return the arguments for Arrow's S3 file system, by the settings that S3A was opened with."""
+def settings_by(spark: SparkSession, opened_with: JavaObject) -> StoreSettings:
+    """Return how Arrow opens what S3A opened with these settings."""
     if opened_with.get(_KEYS_ELSEWHERE):
-        return f"{_KEYS_ELSEWHERE} is set"
+        return _left_to_spark(f"{_KEYS_ELSEWHERE} is set")
     if (opened_with.get(_KEYS_IN_CLEAR) or "true").strip().lower() != "true":
-        return f"{_KEYS_IN_CLEAR} is false"
+        return _left_to_spark(f"{_KEYS_IN_CLEAR} is false")
     given, usual = _with_prefix(spark, opened_with), _defaults(spark)
     for name in sorted(given.keys() | usual.keys()):
         is_known = name in _UNDERSTOOD or name.startswith(_OF_S3A_ALONE)
         if not is_known and given.get(name, "") != usual.get(name, ""):
-            return f"{_PREFIX}{name} is set"
-    arguments = _arguments(given, usual)
-    return arguments if isinstance(arguments, str) else _as_arrow_takes_them(arguments)
+            return _left_to_spark(f"{_PREFIX}{name} is set")
+    settings = _settings(given, usual)
+    return _accepted_by_arrow(settings) if settings.verdict.ok else settings
 
 
-def _as_arrow_takes_them(arguments: dict[str, Any]) -> dict[str, Any] | str:
-    """Return the arguments, or the reason why this installation's pyarrow refuses them."""
+def _accepted_by_arrow(settings: StoreSettings) -> StoreSettings:
+    """Return the settings, or the reason why this installation's pyarrow refuses them."""
     import pyarrow as pa
 
     try:
         from pyarrow.fs import S3FileSystem
 
-        S3FileSystem(**arguments)
+        S3FileSystem(**settings.arguments)
     except (ImportError, TypeError, ValueError, OSError, pa.ArrowException) as error:
-        return f"pyarrow {pa.__version__} has no client for it: {type(error).__name__}"
-    return arguments
+        return _left_to_spark(
+            f"pyarrow {pa.__version__} has no client for it: {type(error).__name__}"
+        )
+    return settings
 
 
-def _arguments(given: Mapping[str, str], usual: Mapping[str, str]) -> dict[str, Any] | str:
+def _settings(given: Mapping[str, str], usual: Mapping[str, str]) -> StoreSettings:
     keys = _keys(given, usual)
     if keys is None:
-        return f"keys do not come from {_PREFIX}access.key and {_PREFIX}secret.key"
+        return _left_to_spark(f"keys do not come from {_PREFIX}access.key and {_PREFIX}secret.key")
     endpoint, region = given.get("endpoint", ""), given.get("endpoint.region", "")
     scheme, _, host = endpoint.rpartition("://")
     host = host.rstrip("/")
@@ -170,19 +193,19 @@ def _arguments(given: Mapping[str, str], usual: Mapping[str, str]) -> dict[str, 
         "request_timeout": _SECONDS_TO_WAIT,
     }
     if not region and not _is_without_region(host):
-        return f"{_PREFIX}endpoint.region is not set"
+        return _left_to_spark(f"{_PREFIX}endpoint.region is not set")
     if host in ("", _CENTRAL):  # then S3A's client is always encrypted
         if by_path:
-            return f"{_PREFIX}path.style.access is true"
-        return {**arguments, "scheme": "https", "region": region}
+            return _left_to_spark(f"{_PREFIX}path.style.access is true")
+        return StoreSettings(YES, {**arguments, "scheme": "https", "region": region})
     encrypted = given.get("connection.ssl.enabled", "true").lower() == "true"
-    return {
-        **arguments,
+    own = {
         "endpoint_override": host,
         "force_virtual_addressing": not by_path,
         "scheme": scheme.lower() or ("https" if encrypted else "http"),
         "region": region or _REGION_OF_S3A,
     }
+    return StoreSettings(YES, {**arguments, **own})
 
 
 def _is_without_region(host: str) -> bool:
@@ -213,16 +236,16 @@ def _defaults(spark: SparkSession) -> Mapping[str, str]:
     """Return S3A's default settings."""
 
     def read() -> JavaObject:
-        bare = jvm_.jvm(spark).org.apache.hadoop.conf.Configuration(False)
+        bare = Jvm.of(spark).org.apache.hadoop.conf.Configuration(False)
         bare.addResource(_DEFAULTS)
         return bare
 
-    return _with_prefix(spark, jvm_.made_once(spark, "Hadoop's default settings", read))
+    return _with_prefix(spark, Jvm.of(spark).made_once("Hadoop's default settings", read))
 
 
 def _with_prefix(spark: SparkSession, configuration: JavaObject) -> dict[str, str]:
     """Return the settings of S3A by name without the prefix; settings of buckets are left out."""
-    json_ = jvm_.singleton(jvm_.jvm(spark).org.apache.spark.sql.delta.util, "JsonUtils")
+    json_ = Jvm.singleton(Jvm.of(spark).delta.util, "JsonUtils")
     found = configuration.getPropsWithPrefix(_PREFIX)
     with _unlogged():
         settings: dict[str, str] = json.loads(str(json_.mapper().writeValueAsString(found)))

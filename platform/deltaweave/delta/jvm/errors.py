@@ -10,19 +10,177 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import dropwhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
+from pyspark.errors.exceptions.captured import convert_exception
 
 from deltaweave import errors
-from deltaweave.delta.jvm.error_classes import CATALOG_NOT_LOADED, KINDS
-from deltaweave.delta.jvm.exceeded_limits import exceeded_limit, limit_that_ended_the_jvm
-from deltaweave.delta.jvm.names import JavaObject
+from deltaweave.delta.jvm.gateway import JavaObject, Jvm
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_NOT_FOUND = {
+    "TABLE_OR_VIEW_NOT_FOUND",
+    "DELTA_PATH_DOES_NOT_EXIST",
+    "PATH_NOT_FOUND",
+    "SCHEMA_NOT_FOUND",
+}
+_NOT_DELTA = {
+    "DELTA_MISSING_DELTA_TABLE",
+    "DELTA_TABLE_NOT_FOUND",  # the path exists; a missing path is PATH_NOT_FOUND
+    "DELTA_NOT_A_DELTA_TABLE",
+    "DELTA_TABLE_ONLY_OPERATION",
+    "DELTA_INVALID_FORMAT",
+}
+_SCHEMA_CHANGED = {
+    "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS",
+    "DELTA_SCHEMA_CHANGED",
+    "DELTA_SCHEMA_CHANGED_WITH_VERSION",
+    "DELTA_SCHEMA_CHANGED_WITH_STARTING_OPTIONS",
+}
+_CONSTRAINT = {
+    "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES",
+    "DELTA_NOT_NULL_CONSTRAINT_VIOLATED",
+    "DELTA_EXCEED_CHAR_VARCHAR_LIMIT",
+    "EXCEED_LIMIT_LENGTH",
+    "NOT_NULL_ASSERT_VIOLATION",
+    "CAST_OVERFLOW_IN_TABLE_INSERT",
+    "DELTA_CAST_OVERFLOW_IN_TABLE_WRITE",
+}
+_AMBIGUOUS = {"DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE"}
+CATALOG_NOT_LOADED = {f"_LEGACY_ERROR_TEMP_{number}" for number in range(2214, 2219)}
+"""Spark cannot load the class that spark.sql.catalog.<name> names."""
+
+KINDS: tuple[tuple[type[errors.DeltaweaveError], Set[str]], ...] = (
+    (errors.TableNotFoundError, _NOT_FOUND),
+    (errors.NotADeltaTableError, _NOT_DELTA),
+    (errors.AmbiguousMatchError, _AMBIGUOUS),
+    (errors.SchemaChangedError, _SCHEMA_CHANGED),
+    (errors.ConstraintViolationError, _CONSTRAINT),
+    (errors.StatementError, CATALOG_NOT_LOADED),
+    (errors.SourceLostError, {"CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"}),
+)
+"""Our errors, and the error classes that are each of them, without what follows a dot."""
+
+
+_HEAP = ("spark.driver.memory", "spark.executor.memory")
+
+
+@dataclass(frozen=True)
+class ExceededLimit:
+    """A limit that was exceeded.
+
+    Attributes:
+        said: A pattern of the errors' messages.
+        limit: What was not enough, or too much.
+        settings: What sets it.
+        hint: What to do.
+    """
+
+    said: str
+    limit: str
+    settings: tuple[str, ...]
+    hint: str
+
+    def about(self, said: str) -> dict[str, Any]:
+        """Return the arguments of a LimitExceededError for an error's message."""
+        problem = f"{self.limit}: {said}"
+        return {"problem": problem, "hint": self.hint, "settings": self.settings}
+
+
+_MEMORY = ExceededLimit(
+    r"java\.lang\.OutOfMemoryError|SparkOutOfMemoryError"
+    r"|UNABLE_TO_ACQUIRE_MEMORY|(AGGREGATE|POINTER_ARRAY)_OUT_OF_MEMORY"
+    # Could not allocate for a map, a hash relation, a hash map.
+    r"|_LEGACY_ERROR_TEMP_(2105|2106|2107)"
+    r"|[Cc]ommand exited with code 52|exceeding (physical|virtual)? ?memory limits",
+    "a JVM has too little memory",
+    _HEAP,
+    "Raise spark.driver.memory before Spark starts (with a local master, it is the executors', "
+    "too), on a cluster also spark.executor.memory; or merge fewer rows or files at once.",
+)
+_LIMITS = (
+    _MEMORY,
+    ExceededLimit(
+        r"java\.lang\.StackOverflowError|FAILED_TO_PARSE_TOO_COMPLEX",
+        "the statement is nested too deeply for the stack of a thread",
+        ("spark.driver.extraJavaOptions",),
+        "Set spark.driver.extraJavaOptions=-Xss64m before Spark starts, or split the statement's "
+        "conditions and expressions.",
+    ),
+    ExceededLimit(
+        r"spark\.driver\.maxResultSize",
+        "more comes to the driver than it takes",
+        ("spark.driver.maxResultSize",),
+        "Raise spark.driver.maxResultSize (and spark.driver.memory) before Spark starts.",
+    ),
+    ExceededLimit(
+        r"Could not execute broadcast in|_LEGACY_ERROR_TEMP_2097",
+        "a broadcast took too long",
+        ("spark.sql.broadcastTimeout",),
+        "Raise spark.sql.broadcastTimeout, or set spark.sql.autoBroadcastJoinThreshold to -1.",
+    ),
+    ExceededLimit(
+        r"Not enough memory to build and broadcast|_LEGACY_ERROR_TEMP_2250",
+        "the driver has too little memory for a broadcast",
+        ("spark.driver.memory", "spark.sql.autoBroadcastJoinThreshold"),
+        "Raise spark.driver.memory before Spark starts, or set "
+        "spark.sql.autoBroadcastJoinThreshold to -1.",
+    ),
+    ExceededLimit(
+        r"Cannot broadcast the table|_LEGACY_ERROR_TEMP_(2248|2249)",
+        "a side of a join is too large for a broadcast",
+        ("spark.sql.autoBroadcastJoinThreshold",),
+        "Set spark.sql.autoBroadcastJoinThreshold to -1, and drop hints to broadcast.",
+    ),
+    ExceededLimit(
+        r"Kryo serialization failed: Buffer overflow|KRYO_BUFFER_OVERFLOW",
+        "a row or a task is too large for the serializer",
+        ("spark.kryoserializer.buffer.max",),
+        "Raise spark.kryoserializer.buffer.max before Spark starts.",
+    ),
+    ExceededLimit(
+        r"No space left on device",
+        "a disk is full",
+        ("spark.local.dir",),
+        "Free space where the table is, or set spark.local.dir, where Spark keeps materialized "
+        "sources and shuffled rows, to a larger disk.",
+    ),
+)
+
+_OUT_OF_MEMORY = 52  # Spark's exit code for a JVM without memory (SparkExitCode.OOM)
+_KILLED = -9  # as the machine does with the largest process if its memory runs out
+_DYING_SECONDS = 5
+
+
+def exceeded_limit(said: str) -> ExceededLimit | None:
+    """Return the limit that a Java exception's class and message are about, or None."""
+    return next((limit for limit in _LIMITS if re.search(limit.said, said)), None)
+
+
+def limit_that_ended_the_jvm() -> ExceededLimit | None:
+    """Return the limit for which the JVM that this process started ended; None if none did.
+
+    Call it if the JVM cannot be reached: it may be about to end.
+    """
+    process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return None
+    try:
+        code = process.wait(timeout=_DYING_SECONDS)
+    except subprocess.TimeoutExpired:
+        return None
+    return _MEMORY if code in (_OUT_OF_MEMORY, _KILLED) else None
+
 
 logger = logging.getLogger(__name__)
 
@@ -302,6 +460,47 @@ def _call(java_error: JavaObject, method: str) -> str | None:
     return answer if isinstance(answer, str) else None
 
 
-def condition_and_state(java_error: JavaObject) -> tuple[str, str | None]:
-    """Return error class and SQLSTATE of a Java exception of Spark or Delta."""
-    return _error_class(java_error) or "", _call(java_error, "getSqlState")
+SPARK_ERRORS = (PySparkException, Py4JJavaError)
+"""What PySpark raises for an exception of the JVM: translated by its class, or as it is."""
+
+
+@dataclass(frozen=True)
+class DeltaMessage:
+    """The message of one of Delta's errors.
+
+    Attributes:
+        text: Its message.
+        error_class: Its error class.
+        sql_state: Its SQLSTATE, if it has one.
+    """
+
+    text: str
+    error_class: str
+    sql_state: str | None
+
+    @staticmethod
+    def of(java_error: JavaObject) -> DeltaMessage:
+        """Read the message of an exception of Spark or Delta."""
+        error_class, sql_state = _error_class(java_error) or "", _call(java_error, "getSqlState")
+        return DeltaMessage(str(java_error.getMessage()), error_class, sql_state)
+
+
+def delta_message(spark: SparkSession, name: str, *, with_session: bool = False) -> DeltaMessage:
+    """Read the message of the error that Delta's `DeltaErrors.name()` builds.
+
+    Args:
+        spark: The session.
+        name: The method's name.
+        with_session: Whether the method takes the session.
+    """
+    return DeltaMessage.of(_built(spark, name, with_session))
+
+
+def python_error(spark: SparkSession, name: str, *, with_session: bool = False) -> Exception:
+    """Build the exception that PySpark makes of the error of Delta's `DeltaErrors.name()`."""
+    error: Exception = convert_exception(_built(spark, name, with_session))
+    return error
+
+
+def _built(spark: SparkSession, name: str, with_session: bool) -> JavaObject:
+    return Jvm.of(spark).delta_error(name, *((spark._jsparkSession,) if with_session else ()))

@@ -13,11 +13,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from deltaweave.delta.jvm.argument_checks import check_is_classic
+from deltaweave.delta.jvm.arguments import check_is_classic
 from deltaweave.delta.jvm.errors import letting_go, translated
-from deltaweave.delta.jvm.functions import made_once
-from deltaweave.delta.jvm.gateway import data_frame_of_plan, java_list, jvm, texts
-from deltaweave.delta.jvm.names import JavaObject, singleton
+from deltaweave.delta.jvm.gateway import JavaObject, Jvm
 from deltaweave.errors import SettingError
 
 if TYPE_CHECKING:
@@ -51,15 +49,14 @@ def own_session(spark: SparkSession) -> Iterator[SparkSession]:
         spark: The caller's session, which is the active one.
     """
     check_is_classic(spark)
-    view, session = jvm(spark), spark._jsparkSession
+    jvm, session = Jvm.of(spark), spark._jsparkSession
     if spark not in _KEYS:
         _KEYS[spark] = session.sessionState().conf().settings().keySet()
-    of_building = made_once(
-        spark,
+    of_building = jvm.made_once(
         "settings of queries being built",
-        lambda: java_list(view, texts(view, _OF_QUERIES_BEING_BUILT)),
+        lambda: jvm.java_list(jvm.texts(_OF_QUERIES_BEING_BUILT)),
     )
-    if view.java.util.Collections.disjoint(_KEYS[spark], of_building):
+    if jvm.java.util.Collections.disjoint(_KEYS[spark], of_building):
         yield spark
         return
     copy = session.cloneSession()
@@ -94,14 +91,14 @@ def _enter_catalog_of(session: JavaObject, copy: JavaObject) -> None:
 
 
 def in_session(rows: DataFrame, spark: SparkSession) -> DataFrame:
-    """The rows as those of a query of another session; what is no DataFrame stays as it is."""
+    """Return the rows as a query of another session; what is no DataFrame stays as it is."""
     if getattr(rows, "sparkSession", spark) is spark:
         return rows
-    return data_frame_of_plan(spark, rows._jdf.queryExecution().analyzed())
+    return Jvm.of(spark).data_frame_of_plan(rows._jdf.queryExecution().analyzed())
 
 
 def _session_of(spark: SparkSession, session: JavaObject) -> SparkSession:
-    """PySpark's session for one of the JVM; its constructor would have `RDD.toDF` use that one."""
+    """Return PySpark's session for one of the JVM; its constructor would redirect `RDD.toDF`."""
     made = object.__new__(type(spark))
     for name in ("_sc", "_jsc", "_jvm", "_profiler_collector"):
         setattr(made, name, getattr(spark, name))
@@ -121,7 +118,7 @@ def active(spark: SparkSession) -> Iterator[None]:
     """
     check_is_classic(spark)
     with translated(None, operation="opening the session"):
-        sessions = jvm(spark).org.apache.spark.sql.classic.SparkSession
+        sessions = Jvm.of(spark).sql.classic.SparkSession
         before = sessions.getActiveSession()
         sessions.setActiveSession(spark._jsparkSession)
     try:
@@ -205,15 +202,3 @@ def refuse_lenient_reads(spark: SparkSession, table: str, operation: str) -> Non
                 operation=operation,
                 hint=f"Run it with {key} off.",
             )
-
-
-def zone_rules(spark: SparkSession, session: JavaObject) -> JavaObject:
-    """Return the java.time.zone.ZoneRules of a session's time zone.
-
-    Args:
-        spark: Any session of the JVM.
-        session: The JVM's session.
-    """
-    zone = str(session.sessionState().conf().sessionLocalTimeZone())
-    utilities = jvm(spark).org.apache.spark.sql.catalyst.util
-    return singleton(utilities, "DateTimeUtils").getZoneId(zone).getRules()

@@ -1,15 +1,17 @@
-"""Runs work for Spark in a second thread, so that two jobs share the cores."""
+"""Runs work for Spark in a second thread, and raises the interrupts that Spark's errors hide."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pyspark import InheritableThread
 
-from deltaweave.delta.jvm import gateway as jvm_
+from deltaweave.delta.jvm.gateway import Jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,27 +34,35 @@ def alongside(spark: SparkSession, work: Callable[[], Result]) -> Iterator[Futur
         work: What to do. Delta's active transaction belongs to one thread: work that needs it must
             make it active.
     """
-    thread, future = started(spark, work)
+    begun = started(spark, work)
     try:
-        if jvm_.delta_line(spark) < (4, 3):
-            future.result()
-        yield future
+        if Jvm.of(spark).delta_line < (4, 3):
+            begun.future.result()
+        yield begun.future
     finally:
-        thread.join()
+        begun.thread.join()
 
 
-def started(
-    spark: SparkSession, work: Callable[[], Result]
-) -> tuple[InheritableThread, Future[Result]]:
-    """Start a thread for some work; the future gets its result or error.
+@dataclass(frozen=True)
+class StartedWork(Generic[Result]):
+    """Work that a second thread does.
 
-    An interrupt of the waiting thread does not reach the work.
+    Attributes:
+        thread: The thread.
+        future: Gets the work's result or error.
     """
+
+    thread: InheritableThread
+    future: Future[Result]
+
+
+def started(spark: SparkSession, work: Callable[[], Result]) -> StartedWork[Result]:
+    """Start a thread for some work; an interrupt of the waiting thread does not reach it."""
     future: Future[Result] = Future()
 
     def run() -> None:
         try:
-            sessions = jvm_.jvm(spark).org.apache.spark.sql.classic.SparkSession
+            sessions = Jvm.of(spark).sql.classic.SparkSession
             sessions.setActiveSession(spark._jsparkSession)
             future.set_result(work())
         except BaseException as error:  # raised in the thread that asks for the result
@@ -60,7 +70,7 @@ def started(
 
     thread = _Started(run, future, spark)
     thread.start()
-    return thread, future
+    return StartedWork(thread, future)
 
 
 class _Started(InheritableThread):
@@ -77,3 +87,32 @@ class _Started(InheritableThread):
             super().run()
         except BaseException as error:  # of the calls that take over the properties of the parent
             self._future.set_exception(error)
+
+
+@contextmanager
+def interrupts_shown() -> Iterator[None]:
+    """Raise an interrupt that came in the block instead of the error that took its place.
+
+    While PySpark collects rows, an interrupt closes the stream that the JVM writes them to. PySpark
+    then waits for the job, and raises what the job failed with.
+    """
+    before = _interrupts_behind(sys.exc_info()[1])
+    try:
+        yield
+    except Exception as error:
+        came = _interrupts_behind(error).items() - before.items()
+        if not came:
+            raise
+        raise next(iter(came))[1] from None
+
+
+def _interrupts_behind(error: BaseException | None) -> dict[int, BaseException]:
+    """Return the interrupts during whose handling an error was raised, by their identities."""
+    seen: dict[int, BaseException] = {}
+    found = [error]
+    while found:
+        each = found.pop()
+        if each is not None and id(each) not in seen:  # causes may go in circles
+            seen[id(each)] = each
+            found += [each.__cause__, each.__context__]
+    return {number: each for number, each in seen.items() if not isinstance(each, Exception)}

@@ -1,36 +1,24 @@
-"""What a table's transaction log says: versions, their data files, and the files' statistics.
+"""A table's transaction log: versions, their data files, and the files' statistics.
 
+- `table_log`: finds the log of a table by its path or name, and a version in it.
 - `snapshot`: a version of a table: its rows, files, schema and properties.
-- `catalogs`: finds the log of a table by its name, in the catalog that the name means.
-- `version_on_disk`: the newest version of a table on a disk, without Spark.
-- `checkpoint_files`: which files in a log are a whole checkpoint.
-- `versions`: finds a table's log, and a version in it.
-- `commits`: what a commit did, its files, and the application ids that it holds.
-- `file_list`: a list of data files, read as one Arrow table.
-- `followed_tables`: the files of a version, brought up to date by later commits.
-- `checksum`: what a version's checksum says of it.
-- `file_paths`: where a file of the log is, so that paths can be compared.
-- `file_layout`: how rows are spread over files.
-- `key_overlap`: how the ranges of a column's values in files overlap.
-- `partition_files`: which files' partitions can satisfy a predicate.
-- `file_version`: what distinguishes a file in one version from the same file in another.
-- `file_index`: a scan of listed files that does not ask Delta for the list again.
 - `metadata`: columns, partition columns and properties.
-- `actions`: log actions as JSON, read and made without a Spark query.
-- `statistics`: the bounds of a column's values in each file; the only reader of statistics.
-- `statistic_bounds`: what a bound in the log means for each type, and how inexact ones are widened.
-- `num_records`: the number of rows in a file, by its statistics.
-- `arrow_values`: values of Arrow columns in the form in which bounds are compared.
-- `repeated_hours`: the hours that come twice a year in a zone, and partition values in them.
 - `features`: the table features that the engine knows, its answers, and the error for the others.
+- `commits`: what a commit did, its files, and the application ids that it holds.
+- `file_list`: a list of data files, read as one Arrow table; how rows are spread over files.
+- `file_scans`: a strict scan of listed files that does not ask Delta for the list again.
+- `file_paths`: where a file of the log is, so that paths can be compared.
+- `statistics`: the bounds of a column's values in each file; the only reader of statistics.
+- `statistic_bounds`: what statistics in the log mean: row counts, and the bounds of each type.
+- `checksum`: what a version's checksum lists.
+- `followed_tables`: the files of a version, brought up to date by later commits.
+- `version_on_disk`: the newest version of a table on a disk, without Spark.
+- `actions`: log actions as JSON, read and made without a Spark query.
 """
 
 from __future__ import annotations
 
 from deltaweave.delta.log.actions import encoder
-from deltaweave.delta.log.arrow_values import python_values, sorted_values
-from deltaweave.delta.log.catalogs import place_of_new_table
-from deltaweave.delta.log.checkpoint_files import newest_checkpoint
 from deltaweave.delta.log.commits import (
     Commit,
     FileChanges,
@@ -39,10 +27,20 @@ from deltaweave.delta.log.commits import (
     file_changes_from,
     file_changes_of,
 )
-from deltaweave.delta.log.features import may_rebase, refuse_unsupported
-from deltaweave.delta.log.file_index import scan_of_known_files, scan_with_index
-from deltaweave.delta.log.file_layout import FileLayout, layout_in_log
-from deltaweave.delta.log.file_list import FileList
+from deltaweave.delta.log.features import (
+    may_copy_in_place,
+    may_merge_locally,
+    may_rebase,
+    refuse_unsupported,
+)
+from deltaweave.delta.log.file_list import (
+    FileLayout,
+    FileList,
+    FileVersion,
+    file_versions,
+    in_partitions,
+    layout_in_log,
+)
 from deltaweave.delta.log.file_paths import (
     absolute_location,
     commit_file,
@@ -52,30 +50,36 @@ from deltaweave.delta.log.file_paths import (
     is_spelled_as_it_is,
     location_in,
 )
-from deltaweave.delta.log.file_version import FileVersion, file_versions
-from deltaweave.delta.log.key_overlap import (
-    KeyOverlap,
-    bounded_columns,
-    key_overlaps,
-    key_overlaps_in_log,
-)
-from deltaweave.delta.log.metadata import KEY_INDEX_PROPERTY, TableMetadata, physical_name
-from deltaweave.delta.log.num_records import num_physical_rows_column, parsed
-from deltaweave.delta.log.partition_files import in_partitions
-from deltaweave.delta.log.repeated_hours import PartitionTime, RepeatedHours, hours_that_repeat
-from deltaweave.delta.log.snapshot import TableSnapshot, data_path
-from deltaweave.delta.log.statistic_bounds import are_bounded
-from deltaweave.delta.log.statistics import are_without_nulls, bounds
-from deltaweave.delta.log.strict_reads import (
+from deltaweave.delta.log.file_scans import (
     FILE_RELATION,
     STRICTLY,
     always_strict,
     options_of_files,
+    scan_of_known_files,
+    scan_with_index,
     strict,
 )
-from deltaweave.delta.log.table_log import TableLog
-from deltaweave.delta.log.version_on_disk import VersionOnDisk, newest_on_disk
-from deltaweave.delta.log.versions import at_version, latest, version_at
+from deltaweave.delta.log.metadata import KEY_INDEX_PROPERTY, TableMetadata, physical_name
+from deltaweave.delta.log.snapshot import TableSnapshot, data_path
+from deltaweave.delta.log.statistic_bounds import are_bounded, num_physical_rows_column, parsed
+from deltaweave.delta.log.statistics import (
+    KeyOverlap,
+    are_without_nulls,
+    bounded_columns,
+    bounds,
+    key_overlaps,
+    key_overlaps_in_log,
+    python_values,
+    sorted_values,
+)
+from deltaweave.delta.log.table_log import (
+    TableLog,
+    at_version,
+    latest,
+    place_of_new_table,
+    version_at,
+)
+from deltaweave.delta.log.version_on_disk import VersionOnDisk, newest_checkpoint, newest_on_disk
 
 __all__ = [
     "FILE_RELATION",
@@ -87,8 +91,6 @@ __all__ = [
     "FileList",
     "FileVersion",
     "KeyOverlap",
-    "PartitionTime",
-    "RepeatedHours",
     "TableLog",
     "TableMetadata",
     "TableSnapshot",
@@ -111,7 +113,6 @@ __all__ = [
     "file_changes_from",
     "file_changes_of",
     "file_versions",
-    "hours_that_repeat",
     "in_partitions",
     "is_spelled_as_it_is",
     "key_overlaps",
@@ -119,6 +120,8 @@ __all__ = [
     "latest",
     "layout_in_log",
     "location_in",
+    "may_copy_in_place",
+    "may_merge_locally",
     "may_rebase",
     "newest_checkpoint",
     "newest_on_disk",

@@ -10,8 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.jvm import JavaObject, Jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,44 +37,44 @@ KEPT_BY_REMOVAL = (
 
 def to_json(spark: SparkSession, objects: JavaObject) -> Any:
     """Parse Delta's actions or other case classes, one or a Scala Seq of a few, as JSON."""
-    text = jvm_.jvm(spark).java.io.StringWriter()
+    text = Jvm.of(spark).java.io.StringWriter()
     _mapper(spark).writeValue(text, objects)
-    return json.loads(jvm_.text_of(text.getBuffer()))
+    return json.loads(Jvm.text_of(text.getBuffer()))
 
 
 def from_json(spark: SparkSession, kind: str, actions: Sequence[Action]) -> JavaObject:
     """Build a Java list of Delta's case classes of one kind, e.g. `actions.AddFile`."""
-    mapper = _mapper(spark)
+    mapper, jvm = _mapper(spark), Jvm.of(spark)
 
     def a_list() -> JavaObject:
-        kind_of = jvm_.class_of_delta(spark, f"org.apache.spark.sql.delta.{kind}")
-        lists = jvm_.class_of_delta(spark, "java.util.ArrayList")
+        kind_of = jvm.class_of_delta(f"org.apache.spark.sql.delta.{kind}")
+        lists = jvm.class_of_delta("java.util.ArrayList")
         return mapper.getTypeFactory().constructCollectionType(lists, kind_of)
 
-    return mapper.readValue(json.dumps(actions), jvm_.made_once(spark, f"a list of {kind}", a_list))
+    return mapper.readValue(json.dumps(actions), jvm.made_once(f"a list of {kind}", a_list))
 
 
 def read_line(spark: SparkSession) -> JavaObject:
     """Build a Scala function that reads a line of a commit as one of Delta's actions."""
-    return jvm_.static_function(spark, "org.apache.spark.sql.delta.actions.Action", "fromJson")
+    return Jvm.of(spark).static_function("org.apache.spark.sql.delta.actions.Action", "fromJson")
 
 
 def encoder(spark: SparkSession, action: str) -> JavaObject:
     """Return Spark's encoder of an action, e.g. `addFile`."""
-    implicits = jvm_.singleton(jvm_.jvm(spark).org.apache.spark.sql.delta.implicits, "package")
+    implicits = Jvm.singleton(Jvm.of(spark).delta.implicits, "package")
     return getattr(implicits, f"{action}Encoder")()
 
 
 def json_map(spark: SparkSession, items: Mapping[str, int | str]) -> JavaObject:
     """Build a Scala immutable Map of numbers and texts; a few py4j calls for any number."""
-    view = jvm_.jvm(spark)
-    maps = jvm_.class_of_delta(spark, "java.util.HashMap")
-    return jvm_.scala_map_of(view, _mapper(spark).readValue(json.dumps(items), maps))
+    jvm = Jvm.of(spark)
+    maps = jvm.class_of_delta("java.util.HashMap")
+    return jvm.scala_map_of(_mapper(spark).readValue(json.dumps(items), maps))
 
 
 def json_numbers(spark: SparkSession, numbers: Sequence[int]) -> JavaObject:
     """Build a Java list of numbers, boxed by their size; one py4j call for any number."""
-    lists = jvm_.class_of_delta(spark, "java.util.ArrayList")
+    lists = Jvm.of(spark).class_of_delta("java.util.ArrayList")
     return _mapper(spark).readValue(json.dumps(numbers), lists)
 
 
@@ -90,5 +89,5 @@ def removal(add: Action, timestamp_ms: int) -> Action:
 
 
 def _mapper(spark: SparkSession) -> JavaObject:
-    utils = jvm_.singleton(jvm_.jvm(spark).org.apache.spark.sql.delta.util, "JsonUtils")
-    return jvm_.made_once(spark, "Delta's mapper of JSON", utils.mapper)
+    utils = Jvm.singleton(Jvm.of(spark).delta.util, "JsonUtils")
+    return Jvm.of(spark).made_once("Delta's mapper of JSON", utils.mapper)

@@ -1,4 +1,4 @@
-"""What a version's checksum says of it, which saves jobs over the log.
+"""A version's checksum, whose lists save jobs over the log.
 
 See the Delta protocol, section "Version Checksum File". Writers need not write one, and do not
 replace one that is left over from a commit that somebody deleted. So what it lists counts only if
@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.jvm import SPARK_ERRORS, JavaObject
+from deltaweave.delta.jvm import SPARK_ERRORS, DeltaLog, JavaObject, is_on
 from deltaweave.delta.log import actions
 from deltaweave.delta.log.file_paths import commit_file, commit_name
 
@@ -41,7 +40,7 @@ class Checksum:
     """
 
     spark: SparkSession
-    log: JavaObject
+    log: DeltaLog
     data_path: str
     version: int
     checksum: JavaObject
@@ -65,7 +64,7 @@ class Checksum:
     @property
     def files(self) -> JavaObject | None:
         """The AddFiles, a Scala Seq; None if they are not listed. Writers list up to 50."""
-        if not jvm_.is_on(self.spark, _FILES_IN_CHECKSUM, otherwise=True):
+        if not is_on(self.spark, _FILES_IN_CHECKSUM, otherwise=True):
             return None
         listed = self.checksum.allFiles()
         if not listed.isDefined() or not self.is_of_its_version:
@@ -77,7 +76,7 @@ class Checksum:
     def ids(self) -> Mapping[str, int] | None:
         """The newest version of each application id; None if they are not listed.
 
-        Writers list up to 100. Where the table forgets ids after a time, its log says which ones.
+        Writers list up to 100. Where the table forgets ids after a time, its log has the rest.
         """
         listed = self.checksum.setTransactions()
         if not listed.isDefined() or not self.is_of_its_version:
@@ -93,7 +92,7 @@ class Checksum:
         return self.commit is not None and self.has_commit(self.version, self.commit)
 
     def has_commit(self, version: int, commit: str) -> bool:
-        """Return whether a version of the table was made by a commit, as the log says."""
+        """Return whether a version of the table was made by a commit, by the log."""
         try:
             first_line = self._first_line(version)  # where Delta's writers put the commit's id
         except (OSError, ValueError, *SPARK_ERRORS) as error:  # e.g. it was cleaned up

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.jvm import translated
+from deltaweave.delta.jvm import Jvm, translated
 from deltaweave.delta.log.file_paths import commit_file
 from deltaweave.delta.log.snapshot import TableSnapshot
 
@@ -31,8 +30,8 @@ class Commit:
         parameters: The operation's parameters.
         applied: The application ids that it holds, with their versions.
         created_at_ms: When the table of its metadata was created, in ms since 1970; None if it has
-            no metadata, or that does not say. A clone has the time of its source.
-        read: The version that its writer read; None if it does not say.
+            no metadata, or that lacks it. A clone has the time of its source.
+        read: The version that its writer read; None if it is not recorded.
     """
 
     version: int
@@ -73,14 +72,14 @@ def file_changes_of(table: TableSnapshot, version: int) -> FileChanges | None:
 
 
 def _actions(table: TableSnapshot, version: int, kinds: str) -> list[dict[str, Any]] | None:
-    log, view = table.log, jvm_.jvm(table.spark)
+    log, jvm = table.log, Jvm.of(table.spark)
     with translated(table.data_path, operation="reading its log", version=version):
         path, settings = commit_file(log, version), log.newDeltaHadoopConf()
         if not path.getFileSystem(settings).exists(path):
             return None
-        lines = jvm_.java_list(view, log.store().read(path, settings))
-        wanted = view.java.util.regex.Pattern.compile(kinds).asPredicate()
-        joined = view.java.util.stream.Collectors.joining("\n")
+        lines = jvm.java_list(log.store().read(path, settings))
+        wanted = jvm.java.util.regex.Pattern.compile(kinds).asPredicate()
+        joined = jvm.java.util.stream.Collectors.joining("\n")
         text = str(lines.stream().filter(wanted).collect(joined))
     return [json.loads(line) for line in text.split("\n") if line]
 
@@ -106,7 +105,7 @@ def commit_from(version: int, actions: Iterable[Mapping[str, Any]]) -> Commit:
 def file_changes_from(actions: Iterable[Mapping[str, Any]]) -> FileChanges:
     """Collect the files that a commit changed from its actions.
 
-    A commit that only adds files without a change of data says more of files that are there: their
+    A commit that only adds files without a change of data describes files that are there: their
     statistics, or their rows' ids.
     """
     changed: dict[str, set[str]] = {"add": set(), "remove": set()}

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deltaweave import errors
-from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.log.metadata import TableMetadata
 from deltaweave.delta.log.snapshot import TableSnapshot
-from deltaweave.verdict import YES, Verdict
+from deltaweave.verdict import YES, Verdict, no
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 
 @dataclass(frozen=True)
@@ -23,55 +21,113 @@ class TableFeature:
 
     Attributes:
         name: The feature's name in the protocol.
+        local: Whether the local backend merges into a table that uses it.
+        in_place: Whether Arrow copies and writes the files of such a table, for any backend.
         rebase: Whether a merge's output may be committed on a newer version of such a table.
-        is_used: Whether a table uses it. Old protocol versions imply features that tables may not
-            use.
+        is_used: Whether a table's metadata shows that it uses the feature in a way that the answers
+            are about. Old protocol versions imply features that tables may not use.
+        by_metadata: Whether that alone decides, also where the protocol does not list the feature.
     """
 
     name: str
+    local: Verdict
+    in_place: Verdict
     rebase: Verdict
     is_used: Callable[[TableMetadata], bool] = lambda _: True
+    by_metadata: bool = False
+
+    def applies(self, names: Set[str], metadata: TableMetadata) -> bool:
+        """Return whether the answers are about a table.
+
+        Args:
+            names: The features that its protocol lists or implies.
+            metadata: Its metadata.
+        """
+        return (self.by_metadata or self.name in names) and self.is_used(metadata)
 
 
 def _has_identity_columns(metadata: TableMetadata) -> bool:
-    return "delta.identity." in metadata.schema_text
+    return any(
+        key.startswith("delta.identity.")
+        for field in metadata.schema
+        for key in field.metadata or {}
+    )
 
+
+def _has_generated_columns(metadata: TableMetadata) -> bool:
+    return "delta.generationExpression" in metadata.schema_text  # also partition columns
+
+
+_GENERATED = no("the table has generated columns")
+_BY_ID = no("the table finds columns in its files by id")
+_STORES_PARTITION_COLUMNS = no("the table stores its partition columns in the files too")
 
 # A merge has nothing to do for them, or Delta's own writer (TransactionalWrite) and transaction
-# handle them for every command. A feature that is not here is refused.
+# handle them for every command. What depends on a column is in `files.capabilities`, and what
+# depends on constraints in `files.conditions_of_rows`. A feature that is not here is refused.
 _FEATURES = (
-    TableFeature("allowColumnDefaults", rebase=YES),
-    TableFeature("appendOnly", rebase=YES),
-    TableFeature("changeDataFeed", rebase=YES),
-    TableFeature("checkConstraints", rebase=YES),
-    TableFeature("checkpointProtection", rebase=YES),
-    TableFeature("clustering", rebase=YES),
-    TableFeature("columnMapping", rebase=YES),
-    TableFeature("deletionVectors", rebase=YES),
-    TableFeature("domainMetadata", rebase=YES),
-    TableFeature("generatedColumns", rebase=YES),
+    TableFeature("allowColumnDefaults", local=YES, in_place=YES, rebase=YES),
+    TableFeature("appendOnly", local=YES, in_place=YES, rebase=YES),
+    TableFeature("changeDataFeed", local=YES, in_place=YES, rebase=YES),
+    TableFeature("checkConstraints", local=YES, in_place=YES, rebase=YES),
+    TableFeature("checkpointProtection", local=YES, in_place=YES, rebase=YES),
+    TableFeature("clustering", local=YES, in_place=YES, rebase=YES),
+    TableFeature(
+        "columnMapping",
+        local=_BY_ID,
+        in_place=_BY_ID,
+        rebase=YES,
+        is_used=lambda metadata: metadata.column_mapping == "id",
+        by_metadata=True,
+    ),
+    TableFeature("deletionVectors", local=YES, in_place=YES, rebase=YES),
+    TableFeature("domainMetadata", local=YES, in_place=YES, rebase=YES),
+    TableFeature(
+        "generatedColumns",
+        local=_GENERATED,
+        in_place=_GENERATED,
+        rebase=YES,
+        is_used=_has_generated_columns,
+        by_metadata=True,
+    ),
     TableFeature(
         "identityColumns",
-        rebase=Verdict("Delta keeps the identity values that it gave out in the lost transaction"),
+        local=no("the table has identity columns"),
+        in_place=YES,
+        rebase=no("Delta keeps the identity values that it gave out in the lost transaction"),
         is_used=_has_identity_columns,
+        by_metadata=True,
     ),
-    TableFeature("inCommitTimestamp", rebase=YES),
-    TableFeature("invariants", rebase=YES),
-    TableFeature("materializePartitionColumns", rebase=YES),
-    TableFeature("rowTracking", rebase=YES),
-    TableFeature("timestampNtz", rebase=YES),
-    TableFeature("typeWidening", rebase=YES),
-    TableFeature("typeWidening-preview", rebase=YES),
-    TableFeature("v2Checkpoint", rebase=YES),
-    TableFeature("vacuumProtocolCheck", rebase=YES),
-    TableFeature("variantShredding", rebase=YES),
-    TableFeature("variantShredding-preview", rebase=YES),
-    TableFeature("variantType", rebase=YES),
-    TableFeature("variantType-preview", rebase=YES),
+    TableFeature("inCommitTimestamp", local=YES, in_place=YES, rebase=YES),
+    TableFeature("invariants", local=YES, in_place=YES, rebase=YES),
+    TableFeature(
+        "materializePartitionColumns",
+        local=_STORES_PARTITION_COLUMNS,
+        in_place=_STORES_PARTITION_COLUMNS,
+        rebase=YES,
+        is_used=lambda metadata: bool(metadata.partition_columns),
+    ),
+    TableFeature(
+        "rowTracking",
+        local=no("the table tracks its rows"),
+        in_place=YES,
+        rebase=YES,
+        is_used=lambda metadata: metadata.is_on("delta.enableRowTracking"),
+        by_metadata=True,
+    ),
+    TableFeature("timestampNtz", local=YES, in_place=YES, rebase=YES),
+    TableFeature("typeWidening", local=YES, in_place=YES, rebase=YES),
+    TableFeature("typeWidening-preview", local=YES, in_place=YES, rebase=YES),
+    TableFeature("v2Checkpoint", local=YES, in_place=YES, rebase=YES),
+    TableFeature("vacuumProtocolCheck", local=YES, in_place=YES, rebase=YES),
+    TableFeature("variantShredding", local=YES, in_place=YES, rebase=YES),
+    TableFeature("variantShredding-preview", local=YES, in_place=YES, rebase=YES),
+    TableFeature("variantType", local=YES, in_place=YES, rebase=YES),
+    TableFeature("variantType-preview", local=YES, in_place=YES, rebase=YES),
 )
 FEATURES = {feature.name: feature for feature in _FEATURES}
 
-# Properties of Delta that say how files are written, kept and listed, or which feature is used.
+# Properties of Delta that set how files are written, kept and listed, or which feature is used.
 _REBASED_PROPERTIES = frozenset(
     f"delta.{name}".lower()
     for name in (
@@ -122,19 +178,36 @@ _REBASED_PREFIXES = (
 )
 
 
+def may_merge_locally(snapshot: TableSnapshot) -> Verdict:
+    """Return whether the table's features leave its merges to the local backend too."""
+    return _answer(snapshot, lambda feature: feature.local)
+
+
+def may_copy_in_place(snapshot: TableSnapshot) -> Verdict:
+    """Return whether the table's features leave its files to Arrow too."""
+    return _answer(snapshot, lambda feature: feature.in_place)
+
+
 def may_rebase(snapshot: TableSnapshot) -> Verdict:
     """Return whether a merge's output may be committed on a newer version of the table.
 
     It may where that is known to be right for each of the table's features and properties.
     """
-    for name in sorted(feature_names(snapshot.spark, snapshot.snapshot.protocol())):
-        feature = FEATURES.get(name)
-        if feature is None:
-            return Verdict(f"the table has the feature {name}")
-        if feature.is_used(snapshot.metadata) and not feature.rebase.ok:
-            return feature.rebase
+    of_features = _answer(snapshot, lambda feature: feature.rebase)
+    if not of_features.ok:
+        return of_features
     of_properties = (property_verdict(*pair) for pair in snapshot.metadata.properties.items())
     return next((verdict for verdict in of_properties if not verdict.ok), YES)
+
+
+def _answer(snapshot: TableSnapshot, answer: Callable[[TableFeature], Verdict]) -> Verdict:
+    """Return the first answer that refuses a table, by its features; unknown ones refuse it."""
+    names = snapshot.feature_names
+    for name in sorted(names - FEATURES.keys()):
+        return no(f"the table has the feature {name}")
+    asked = (each for each in FEATURES.values() if not answer(each).ok)
+    used = (each for each in asked if each.applies(names, snapshot.metadata))
+    return next(map(answer, used), YES)
 
 
 def property_verdict(name: str, value: str) -> Verdict:
@@ -146,7 +219,7 @@ def property_verdict(name: str, value: str) -> Verdict:
         or key.startswith(_REBASED_PREFIXES)
         or (key, value.lower()) == ("delta.isolationlevel", "writeserializable")
     )
-    return YES if is_known else Verdict(f"the table has the property {name}={value}")
+    return YES if is_known else no(f"the table has the property {name}={value}")
 
 
 def refuse_unsupported(snapshot: TableSnapshot, *, table: str) -> None:
@@ -159,13 +232,6 @@ def refuse_unsupported(snapshot: TableSnapshot, *, table: str) -> None:
     Raises:
         UnsupportedFeatureError: It names every refused feature.
     """
-    refused = sorted(feature_names(snapshot.spark, snapshot.snapshot.protocol()) - FEATURES.keys())
+    refused = sorted(snapshot.feature_names - FEATURES.keys())
     if refused:
         raise errors.UnsupportedFeatureError(refused, table=table, version=snapshot.version)
-
-
-def feature_names(spark: SparkSession, protocol: JavaObject) -> set[str]:
-    """Return the features that the protocol lists or, in old versions, implies."""
-    features = protocol.implicitlyAndExplicitlySupportedFeatures()
-    name = jvm_.function(spark, "org.apache.spark.sql.delta.TableFeature", "name")
-    return set(str(features.map(name).mkString("\n")).split("\n")) - {""}

@@ -1,24 +1,29 @@
-"""Lists of a table's data files, read as Arrow tables and not object by object."""
+"""Lists of a table's data files, read as Arrow tables and not object by object.
+
+A list also has the files' layout (how rows are spread over them), the files of some partitions, and
+what distinguishes a file in one version from the same file in another: files never change, but
+later commits may mark rows of a file as deleted, or give it row ids.
+"""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import compress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.jvm import Expression, JavaObject, Jvm, collected, grouped, json_text
 from deltaweave.delta.log import actions
-from deltaweave.delta.log.actions import encoder
+from deltaweave.delta.log.actions import Action, encoder
 from deltaweave.delta.log.file_paths import absolute_location, location_in
-from deltaweave.delta.log.num_records import (
+from deltaweave.delta.log.statistic_bounds import (
     Statistics,
     num_physical_rows,
     num_physical_rows_column,
@@ -29,7 +34,6 @@ if TYPE_CHECKING:
     import numpy
     import pyarrow
     from pyspark.sql import SparkSession
-
 
 # Files in one query, which holds them once more as rows and in its tasks: some 100 MB of a driver.
 _FILES_OF_A_QUERY = 100_000
@@ -64,7 +68,7 @@ class FileList:
     def of_actions(spark: SparkSession, adds: list[actions.Action], data_path: str) -> FileList:
         """Build a list of new files from their AddFiles as JSON, which stay unchanged."""
         made = actions.from_json(spark, "actions.AddFile", adds)
-        files = FileList(spark, jvm_.seq_of(jvm_.jvm(spark), made), data_path)
+        files = FileList(spark, Jvm.of(spark).seq_of(made), data_path)
         if len(adds) <= actions.FEW:
             files.__dict__["adds"] = adds
         return files
@@ -74,12 +78,12 @@ class FileList:
         """The AddFiles; those of a part of a list are selected on first use."""
         if isinstance(self.listed, _Chosen):
             chosen = self.listed
-            return jvm_.select_where(jvm_.jvm(self.spark), chosen.of.files, chosen.mask)
+            return Jvm.of(self.spark).select_where(chosen.of.files, chosen.mask)
         return self.listed
 
     def none(self) -> FileList:
         """Return an empty list of files of the same table."""
-        nothing = jvm_.seq(jvm_.jvm(self.spark), [])
+        nothing = Jvm.of(self.spark).seq([])
         files = FileList(self.spark, nothing, self.data_path)
         files.__dict__["rows"] = self.rows.slice(0, 0)
         return files
@@ -167,18 +171,18 @@ class FileList:
             location_in(self.data_path).alias("location"),
             "size",
             "modificationTime",
-            jvm_.json_text(F.col("partitionValues"), with_nulls=True).alias("partition"),
+            json_text(F.col("partitionValues"), with_nulls=True).alias("partition"),
             num_records.alias("num_records"),
             F.col("deletionVector").isNotNull().alias("has_vector"),
             deleted.alias("num_marked"),
             *[value.alias(name) for name, value in further.items()],
         )
-        return jvm_.collected(rows)
+        return collected(rows)
 
     @property
     def data_frame(self) -> DataFrame:
         """The files as a DataFrame of AddFile's fields; it is local data and needs no scan."""
-        return jvm_.data_frame(self.spark, self._dataset.toDF())
+        return Jvm.of(self.spark).data_frame(self._dataset.toDF())
 
     @property
     def _dataset(self) -> JavaObject:
@@ -259,7 +263,7 @@ class FileList:
         vector = F.lit(None).cast(self.data_frame.schema["deletionVector"].dataType)
         whole = self.data_frame.withColumn("deletionVector", vector)
         files = getattr(whole._jdf, "as")(encoder(self.spark, "addFile")).collectAsList()
-        return FileList(self.spark, jvm_.seq_of(jvm_.jvm(self.spark), files), self.data_path)
+        return FileList(self.spark, Jvm.of(self.spark).seq_of(files), self.data_path)
 
     def removals(self, *, data_change: bool = True) -> JavaObject:
         """Build a Java list of the RemoveFile actions that take these files out of the table.
@@ -285,3 +289,154 @@ class FileList:
             F.lit(True).alias("extendedFileMetadata"),
         )
         return getattr(removes._jdf, "as")(encoder(self.spark, "removeFile")).collectAsList()
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """How the rows of a version are spread over its files, by the log alone.
+
+    Attributes:
+        files: How many data files there are.
+        size_in_bytes: Their total size.
+        small_files: Files below a given size that share their partition with another such file.
+            OPTIMIZE would compact them.
+        unclustered_files: Files that were not clustered yet.
+        rows: Rows in the files, those marked deleted included; files without statistics count as
+            empty.
+        deleted_rows: Rows marked deleted by deletion vectors.
+        files_without_statistics: Files without a row count in the log.
+    """
+
+    files: int
+    size_in_bytes: int
+    small_files: int
+    unclustered_files: int
+    rows: int
+    deleted_rows: int
+    files_without_statistics: int
+
+
+def layout_of(files: DataFrame, small_file_bytes: int) -> FileLayout:
+    """Measure the layout of a version; one job.
+
+    Args:
+        files: Its data files, a row of AddFile's fields for each.
+        small_file_bytes: Size below which a file is small.
+    """
+    small = F.count_if(F.col("size") < small_file_bytes)
+    rows = num_physical_rows_column()
+    of_partition = [
+        F.count("*").alias("files"),
+        F.sum("size").alias("size_in_bytes"),
+        F.when(small > 1, small).otherwise(0).alias("small_files"),
+        F.count_if(F.col("clusteringProvider").isNull()).alias("unclustered_files"),
+        F.sum(rows).alias("rows"),
+        F.sum("deletionVector.cardinality").alias("deleted_rows"),
+        F.count_if(rows.isNull()).alias("files_without_statistics"),
+    ]
+    partitions = grouped(files, [json_text(F.col("partitionValues"))], of_partition)
+    names = [each.name for each in fields(FileLayout)]
+    row = partitions.agg(*[F.sum(name).alias(name) for name in names]).first()
+    assert row is not None
+    return FileLayout(**{name: int(row[name] or 0) for name in names})
+
+
+def layout_in_log(adds: Sequence[Action], small_file_bytes: int) -> FileLayout:
+    """Measure the layout of files by their AddFiles, without Spark."""
+    small = Counter(
+        tuple(sorted(add["partitionValues"].items()))
+        for add in adds
+        if add["size"] < small_file_bytes
+    )
+    rows = [num_physical_rows(parsed(add.get("stats"))) for add in adds]
+    vectors = [add.get("deletionVector") or {} for add in adds]
+    return FileLayout(
+        files=len(adds),
+        size_in_bytes=sum(add["size"] for add in adds),
+        small_files=sum(files for files in small.values() if files > 1),
+        unclustered_files=sum(add.get("clusteringProvider") is None for add in adds),
+        rows=sum(each or 0 for each in rows),
+        deleted_rows=sum(each.get("cardinality") or 0 for each in vectors),
+        files_without_statistics=rows.count(None),
+    )
+
+
+_OF_VECTOR = ("storageType", "pathOrInlineDv", "offset")
+_OF_ROW_IDS = ("baseRowId", "defaultRowCommitVersion")
+
+
+class FileVersion(NamedTuple):
+    """A file at one version of the table.
+
+    Attributes:
+        path: As the log spells it.
+        row_ids: Its row ids, if the table tracks rows.
+        vector: Its deletion vector; two with the same text mark the same rows.
+    """
+
+    path: str
+    row_ids: str
+    vector: str
+
+
+def file_versions(files: FileList) -> list[FileVersion]:
+    """Return the files as their version of the table has them, in order; a query for many."""
+    if files.adds is not None:
+        return [_file_version(add) for add in files.adds]
+    found = files.rows_with({"row_ids": _joined(_OF_ROW_IDS), "vector": vector_column()})
+    columns = [found[name].to_pylist() for name in FileVersion._fields]
+    return [FileVersion(*each) for each in zip(*columns, strict=True)]
+
+
+def files_not_in(files: FileList, others: FileList) -> FileList:
+    """Select the files that are not among the others, or have another deletion vector there."""
+    import numpy as np
+
+    known = {(each.path, each.vector) for each in file_versions(others)}
+    are_new = [(each.path, each.vector) not in known for each in file_versions(files)]
+    return files.where(np.array(are_new, dtype=bool))
+
+
+def vector_column() -> Column:
+    """Build the text of a deletion vector in rows of AddFiles, equal to `FileVersion.vector`."""
+    return _joined([f"deletionVector.{name}" for name in _OF_VECTOR])
+
+
+def _joined(names: Sequence[str]) -> Column:
+    texts = [F.coalesce(F.col(name).cast("string"), F.lit("")) for name in names]
+    return F.concat_ws("|", *texts)
+
+
+def vector_of(action: Action) -> str:
+    """Return the text of a deletion vector of an AddFile or RemoveFile, as `FileVersion.vector`."""
+    return _joined_texts(action.get("deletionVector") or {}, _OF_VECTOR)
+
+
+def _file_version(add: Action) -> FileVersion:
+    return FileVersion(add["path"], _joined_texts(add, _OF_ROW_IDS), vector_of(add))
+
+
+def _joined_texts(values: Action, names: tuple[str, ...]) -> str:
+    return "|".join("" if values.get(name) is None else str(values[name]) for name in names)
+
+
+def in_partitions(
+    files: FileList, partition_schema: JavaObject, predicates: Sequence[Expression]
+) -> set[str] | None:
+    """Return the paths of the files whose partitions can satisfy all predicates.
+
+    None if one reads other columns than partition columns.
+    """
+    names = {field["name"] for field in json.loads(partition_schema.json())["fields"]}
+    for predicate in predicates:
+        if not {attribute.name() for attribute in Jvm.iterate(predicate.references())} <= names:
+            return None
+    jvm = Jvm.of(files.spark)
+    chosen = jvm.delta.DeltaLog.filterFileList(
+        partition_schema,
+        files.data_frame._jdf,
+        jvm.seq(predicates),
+        jvm.seq([]),
+        True,
+    )
+    return {row["path"] for row in jvm.data_frame(chosen).select("path").collect()}

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.jvm import DeltaLog, JavaObject
 
 _SCHEME = "^([A-Za-z][A-Za-z0-9+.-]*):/"
 
@@ -18,7 +18,7 @@ def commit_name(version: int) -> str:
     return f"{version:020}.json"
 
 
-def commit_file(log: JavaObject, version: int) -> JavaObject:
+def commit_file(log: DeltaLog, version: int) -> JavaObject:
     """Return Hadoop's path of the log's file with a version's commit."""
     return log.logPath().suffix(f"/{commit_name(version)}")
 

@@ -18,8 +18,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.jvm import SPARK_ERRORS, JavaObject
+from deltaweave.delta.jvm import SPARK_ERRORS, JavaObject, Jvm
 from deltaweave.delta.log import actions
 from deltaweave.delta.log.checksum import Checksum, names_commit
 from deltaweave.delta.log.file_paths import commit_file
@@ -95,8 +94,8 @@ def _replayed(kept: _Kept, version: Checksum, commit: str) -> JavaObject | None:
     if not version.has_commit(kept.version, kept.commit):
         return None
     spark, log = version.spark, version.log
-    view = jvm_.jvm(spark)
-    without_scheme = view.java.util.regex.Pattern.compile(_PATH_WITHOUT_SCHEME).asPredicate()
+    jvm = Jvm.of(spark)
+    without_scheme = jvm.java.util.regex.Pattern.compile(_PATH_WITHOUT_SCHEME).asPredicate()
     settings = log.newDeltaHadoopConf()
     disk = log.logPath().getFileSystem(settings)
     replay = log_replay(spark)
@@ -108,7 +107,7 @@ def _replayed(kept: _Kept, version: Checksum, commit: str) -> JavaObject | None:
         if num_bytes > _MAX_BYTES:
             return None
         lines = log.store().read(path, settings)
-        if jvm_.java_list(view, lines).stream().anyMatch(without_scheme):
+        if jvm.java_list(lines).stream().anyMatch(without_scheme):
             return None
         replay.append(number, lines.iterator().map(actions.read_line(spark)))
         first_line = str(lines.head())
@@ -117,12 +116,12 @@ def _replayed(kept: _Kept, version: Checksum, commit: str) -> JavaObject | None:
 
 
 def _fit(files: JavaObject, version: Checksum) -> bool:
-    """Return whether AddFiles are few, and as many and as large as the version's checksum says."""
+    """Return whether AddFiles are few, and as many and as large as in the version's checksum."""
     if version.num_files > MAX_FILES or files.size() != version.num_files:
         return False
     spark = version.spark
-    sizes = files.map(jvm_.function(spark, "org.apache.spark.sql.delta.actions.AddFile", "size"))
-    numbers = jvm_.singleton(jvm_.jvm(spark).scala.math, "Numeric$LongIsIntegral")
+    sizes = files.map(Jvm.of(spark).function("org.apache.spark.sql.delta.actions.AddFile", "size"))
+    numbers = Jvm.singleton(Jvm.of(spark).scala.math, "Numeric$LongIsIntegral")
     return bool(sizes.sum(numbers) == version.size_in_bytes)
 
 
@@ -138,7 +137,7 @@ def _keep_unless_later(version: Checksum, new: _Kept) -> None:
     is_later = kept is not None and kept.version > new.version
     if kept is not None and is_later and version.has_commit(kept.version, kept.commit):
         return
-    values = jvm_.jvm(version.spark).java.util.ArrayList()
+    values = Jvm.of(version.spark).java.util.ArrayList()
     for value in new:
         values.add(value)
     _all_kept(version.spark).put(_name(version), values)

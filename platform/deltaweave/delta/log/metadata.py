@@ -1,4 +1,4 @@
-"""What a table's metadata says of its columns and properties, read once."""
+"""A table's metadata: its columns and properties, read once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import DataType, StructField, StructType
 
-from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.jvm import DeltaMetadata
 from deltaweave.delta.log import actions
 
 if TYPE_CHECKING:
@@ -43,13 +43,13 @@ class TableMetadata:
     properties: Mapping[str, str]
 
     @staticmethod
-    def of(spark: SparkSession, metadata: JavaObject) -> TableMetadata:
+    def of(spark: SparkSession, metadata: DeltaMetadata) -> TableMetadata:
         """Read Delta's `Metadata`; a few py4j calls."""
         return TableMetadata.of_action(actions.to_json(spark, metadata))
 
     @staticmethod
     def of_action(fields: actions.Action) -> TableMetadata:
-        """Return what the action says, as the log has it."""
+        """Read the action as the log has it."""
         return TableMetadata(
             fields["id"],
             fields.get("createdTime"),
@@ -69,7 +69,7 @@ class TableMetadata:
         return self.properties.get(KEY_INDEX_PROPERTY)
 
     def fields_at(self, path: Sequence[str]) -> list[StructField]:
-        """The fields on the path to a column or nested field, outermost first."""
+        """Return the fields on the path to a column or nested field, outermost first."""
         found: list[StructField] = []
         within: DataType = self.schema
         for name in path:
@@ -79,7 +79,7 @@ class TableMetadata:
         return found
 
     def physical_path(self, path: Sequence[str]) -> tuple[str, ...]:
-        """The path of a column or nested field in files and statistics."""
+        """Return the path of a column or nested field in files and statistics."""
         return tuple(map(physical_name, self.fields_at(path)))
 
     @property

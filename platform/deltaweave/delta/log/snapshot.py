@@ -12,18 +12,27 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.jvm import (
+    DeltaLog,
+    DeltaSnapshot,
+    JavaObject,
+    Jvm,
+    active,
+    refuse_lenient_reads,
+)
 from deltaweave.delta.log.actions import encoder
 from deltaweave.delta.log.checksum import Checksum, versions_by_id
-from deltaweave.delta.log.file_index import scan_of_known_files
-from deltaweave.delta.log.file_layout import FileLayout, layout_of
-from deltaweave.delta.log.file_list import FileList
-from deltaweave.delta.log.file_version import files_not_in, vector_column
+from deltaweave.delta.log.file_list import (
+    FileLayout,
+    FileList,
+    files_not_in,
+    layout_of,
+    vector_column,
+)
+from deltaweave.delta.log.file_scans import always_strict, scan_of_known_files, strict_plan
 from deltaweave.delta.log.followed_tables import MAX_FILES, follow, known_files
 from deltaweave.delta.log.metadata import TableMetadata, physical_name
-from deltaweave.delta.log.num_records import num_physical_rows_column
-from deltaweave.delta.log.strict_reads import always_strict, strict_plan
+from deltaweave.delta.log.statistic_bounds import num_physical_rows_column
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,8 +43,8 @@ class TableSnapshot:
     """A version of a table: Delta's log, and its snapshot at that version."""
 
     spark: SparkSession
-    log: JavaObject
-    snapshot: JavaObject
+    log: DeltaLog
+    snapshot: DeltaSnapshot
 
     @cached_property
     def version(self) -> int:
@@ -47,9 +56,16 @@ class TableSnapshot:
         """The version's columns, partition columns and properties."""
         return TableMetadata.of(self.spark, self.snapshot.metadata())
 
+    @cached_property
+    def feature_names(self) -> frozenset[str]:
+        """The table features that the protocol lists or, in old versions, implies."""
+        features = self.snapshot.protocol().implicitlyAndExplicitlySupportedFeatures()
+        name = Jvm.of(self.spark).function("org.apache.spark.sql.delta.TableFeature", "name")
+        return frozenset(str(features.map(name).mkString("\n")).split("\n")) - {""}
+
     @property
     def committed_at_ms(self) -> int:
-        """When the version was committed, in ms since 1970, as the log says."""
+        """When the version was committed, in ms since 1970, by the log."""
         return int(self.snapshot.timestamp())
 
     @property
@@ -80,7 +96,7 @@ class TableSnapshot:
 
     def applied_at_ms(self, application_id: str) -> int | None:
         """Return when an application id was last committed, in ms since 1970; None if unknown."""
-        for each in jvm_.iterate(self.snapshot.setTransactions()):
+        for each in Jvm.iterate(self.snapshot.setTransactions()):
             if each.appId() == application_id and each.lastUpdated().isDefined():
                 return int(each.lastUpdated().get())
         return None
@@ -112,7 +128,7 @@ class TableSnapshot:
     @property
     def files(self) -> DataFrame:
         """All data files, distributed: a DataFrame of AddFile's fields."""
-        return jvm_.data_frame(self.spark, self.snapshot.allFiles().toDF())
+        return Jvm.of(self.spark).data_frame(self.snapshot.allFiles().toDF())
 
     def file_list(self) -> FileList:
         """Return all data files, with their statistics; one job if they are not known."""
@@ -120,7 +136,7 @@ class TableSnapshot:
         if listed is not None:
             return listed
         collected = self.snapshot.allFiles().collectAsList()
-        files = jvm_.seq_of(jvm_.jvm(self.spark), collected)
+        files = Jvm.of(self.spark).seq_of(collected)
         if self._checksum is not None:
             follow(self._checksum, files)
         self.__dict__["_known_files"] = files
@@ -155,7 +171,7 @@ class TableSnapshot:
 
     @property
     def has_few_files(self) -> bool:
-        """Whether the checksum says that there are so few files that the table may be followed."""
+        """Whether the table has so few files, by the checksum, that it may be followed."""
         return self._checksum is not None and self._checksum.num_files <= MAX_FILES
 
     @cached_property
@@ -197,13 +213,13 @@ class TableSnapshot:
 
     def is_clustered(self) -> bool:
         """Return whether the table has clustering columns."""
-        clustering = jvm_.jvm(self.spark).org.apache.spark.sql.delta.skipping.clustering
-        columns = jvm_.singleton(clustering, "ClusteringColumnInfo")
+        clustering = Jvm.of(self.spark).delta.skipping.clustering
+        columns = Jvm.singleton(clustering, "ClusteringColumnInfo")
         return bool(columns.extractLogicalNames(self.snapshot).nonEmpty())
 
     def retention(self) -> timedelta:
         """Return how long the table keeps removed files before VACUUM deletes them."""
-        delta = jvm_.jvm(self.spark).org.apache.spark.sql.delta
+        delta = Jvm.of(self.spark).delta
         kept = delta.DeltaLog.tombstoneRetentionMillis(self.snapshot.metadata())
         return timedelta(milliseconds=int(kept))
 
@@ -227,20 +243,20 @@ class TableSnapshot:
         Raises:
             SettingError: Spark passes over files that it cannot read.
         """
-        jvm_.refuse_lenient_reads(self.spark, self.data_path, "READ")
+        refuse_lenient_reads(self.spark, self.data_path, "READ")
         reader = self.spark.read.format("delta").option("readChangeFeed", "true")
         reader = reader.option("startingVersion", since).option("endingVersion", self.version)
         return reader.load(data_path(self.log))
 
     def read_files(self, files: FileList) -> DataFrame:
         """Read the rows of some files of this version strictly."""
-        empty = jvm_.option(jvm_.jvm(self.spark), None)
-        with jvm_.active(self.spark):  # whose settings the rows are read with
+        empty = Jvm.of(self.spark).option(None)
+        with active(self.spark):  # whose settings the rows are read with
             rows = self.log.createDataFrame(self.snapshot, files.files, False, empty)
         scan = rows.queryExecution().analyzed()
         known = scan_of_known_files(self.spark, scan, files, self.log.options())
         plan = strict_plan(self.spark, scan if known is None else known)
-        return jvm_.data_frame_of_plan(self.spark, plan)
+        return Jvm.of(self.spark).data_frame_of_plan(plan)
 
     def files_without(self, known: DataFrame | None) -> FileList:
         """Select the files that are not in `known`, compared by its columns, fields of AddFile."""
@@ -271,9 +287,9 @@ class TableSnapshot:
 
     def _chosen(self, files: DataFrame) -> FileList:
         chosen = getattr(files._jdf, "as")(encoder(self.spark, "addFile")).collectAsList()
-        return self._as_list(jvm_.seq_of(jvm_.jvm(self.spark), chosen))
+        return self._as_list(Jvm.of(self.spark).seq_of(chosen))
 
 
-def data_path(log: JavaObject) -> str:
+def data_path(log: DeltaLog) -> str:
     """Return where the table's data is, e.g. `file:/lake/orders`, not percent-encoded."""
     return str(log.dataPath().toString())

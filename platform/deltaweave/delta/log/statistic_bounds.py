@@ -1,12 +1,14 @@
-"""What the bounds in statistics mean for each type; inexact bounds are widened.
+"""What a file's statistics in the log mean: its number of rows, and the bounds of each type.
 
-Delta truncates strings to 32 characters and times to milliseconds, and delta-rs writes decimals as
-doubles (Delta protocol, section "Per-file Statistics"). Where `spark.sql.legacy.timeParserPolicy`
-is LEGACY, and in Spark 2, Delta writes old dates and times by Java's old classes.
+Inexact bounds are widened. Delta truncates strings to 32 characters and times to milliseconds, and
+delta-rs writes decimals as doubles (Delta protocol, section "Per-file Statistics"). Where
+`spark.sql.legacy.timeParserPolicy` is LEGACY, and in Spark 2, Delta writes old dates and times by
+Java's old classes.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +17,8 @@ from decimal import Context, Decimal
 from struct import pack, unpack
 from typing import Any
 
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ByteType,
     DataType,
@@ -26,6 +30,8 @@ from pyspark.sql.types import (
     LongType,
     ShortType,
     StringType,
+    StructField,
+    StructType,
     TimestampNTZType,
     TimestampType,
 )
@@ -265,3 +271,29 @@ MEANINGS: dict[type[DataType], Meaning] = {
     TimestampType: Meaning(_moment, _below_time, _above_time),
     TimestampNTZType: Meaning(_local_time, _below_time, _above_time),
 }
+
+
+Statistics = dict[str, Any]
+"""A file's statistics as Delta's log has them: parsed JSON, numbers with all of their digits."""
+
+NUM_RECORDS = StructField("numRecords", LongType())
+
+
+def parsed(text: str | None) -> Statistics:
+    """Parse a file's statistics, with all digits of their numbers; empty if they are no object."""
+    try:
+        found = json.loads(text or "{}", parse_float=Decimal)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def num_physical_rows(statistics: Statistics) -> int | None:
+    """Return the number of rows in a file, deleted rows included; None without statistics."""
+    number = whole(statistics.get("numRecords"))
+    return number if number is None or number >= 0 else None
+
+
+def num_physical_rows_column() -> Column:
+    """Build the column of a file's number of rows, deleted rows included, over AddFile's fields."""
+    return F.from_json("stats", StructType([NUM_RECORDS]))["numRecords"]

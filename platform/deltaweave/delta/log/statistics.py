@@ -1,4 +1,4 @@
-"""The bounds of a column's values in each file; the only reader of statistics.
+"""The bounds of a column's values in each file, and their overlap; the only reader of statistics.
 
 Merges prune files by these bounds, so they are never narrower than the values. What writers round
 or truncate is widened, and what is not understood counts as unknown. Writers differ (Delta
@@ -10,6 +10,8 @@ milliseconds, and delta-rs writes decimals as doubles.
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,22 +30,73 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.jvm import collected
 from deltaweave.delta.log.actions import Action
-from deltaweave.delta.log.arrow_values import python_values
 from deltaweave.delta.log.file_list import FileList
 from deltaweave.delta.log.metadata import TableMetadata
-from deltaweave.delta.log.num_records import (
+from deltaweave.delta.log.snapshot import TableSnapshot
+from deltaweave.delta.log.statistic_bounds import (
+    MEANINGS,
     NUM_RECORDS,
+    Meaning,
     Statistics,
+    are_bounded,
+    bound,
+    itself,
     num_physical_rows,
     parsed,
 )
-from deltaweave.delta.log.snapshot import TableSnapshot
-from deltaweave.delta.log.statistic_bounds import MEANINGS, Meaning, bound, itself
+from deltaweave.errors import NOTHING_DONE, StatementError
 
 if TYPE_CHECKING:
     import pyarrow
+
+
+def python_values(column: pyarrow.Array | pyarrow.ChunkedArray) -> list[Any] | None:
+    """Convert values to Python's; None if Python cannot hold one (dates after the year 9999).
+
+    Timestamps become microseconds since 1970: in UTC, or as written if they have no time zone.
+    Python's own timestamps end with the year 9999, whatever the time zone.
+    """
+    column = _numbered(column)
+    if not column.null_count and _is_number(column.type):
+        return list(column.to_numpy().tolist())  # many times faster
+    try:
+        return list(column.to_pylist())
+    except (OverflowError, ValueError):
+        return None
+
+
+def sorted_values(column: pyarrow.ChunkedArray) -> Sequence[Any] | None:
+    """Sort a column's distinct values, without nulls; None if Python cannot hold one."""
+    import numpy as np
+    import pyarrow.compute as pc
+    import pyarrow.types as types
+
+    column = _numbered(column)
+    if _is_number(column.type):  # 8 bytes each instead of the 40 in a list
+        code = "d" if types.is_floating(column.type) else "q"
+        values = np.sort(column.to_numpy()).astype(code)
+        # np.unique builds a hash table first, which takes a hundred times longer.
+        is_new = np.append(True, values[1:] != values[:-1])[: len(values)]
+        return array(code, values[is_new].tobytes())
+    return python_values(pc.unique(column).sort())
+
+
+def _numbered(
+    column: pyarrow.Array | pyarrow.ChunkedArray,
+) -> pyarrow.Array | pyarrow.ChunkedArray:
+    """Convert timestamps of a column to whole numbers; other columns stay."""
+    import pyarrow.types as types
+
+    return column.cast("int64") if types.is_timestamp(column.type) else column
+
+
+def _is_number(kind: pyarrow.DataType) -> bool:
+    import pyarrow.types as types
+
+    return bool(types.is_integer(kind) or types.is_floating(kind))
+
 
 _KINDS = ("minValues", "maxValues", "nullCount")
 
@@ -52,7 +105,7 @@ _KINDS = ("minValues", "maxValues", "nullCount")
 class Bounds:
     """The bounds of a column in each of some files; NaN is not bounded.
 
-    Values are as `arrow_values` has them.
+    Values are as `python_values` returns them.
 
     Attributes:
         lows: No value in the file is below this; None if unknown.
@@ -94,7 +147,7 @@ def bounds_in_log(
     adds: Sequence[Action],
     columns: Sequence[tuple[Sequence[str], DataType]],
 ) -> list[Bounds] | None:
-    """Return the same by the files' AddFiles, without Spark; None if Spark has to read them."""
+    """Return the bounds of some columns by AddFiles alone; None if Spark has to read them."""
     known = [_known_column(metadata, *column) for column in columns]
     found = _in_text(adds, [parsed(add.get("stats")) for add in adds], known)
     if found is None:
@@ -103,7 +156,7 @@ def bounds_in_log(
 
 
 def are_without_nulls(table: TableSnapshot, files: FileList, columns: Sequence[str]) -> bool:
-    """Return whether the statistics say that no row of the files has a null in these columns.
+    """Return whether by the statistics no row of the files has a null in these columns.
 
     False if the files are many, for partition columns and structs, and for names that the table
     does not have in this spelling.
@@ -190,7 +243,7 @@ def _known_column(
 def _in_text(
     adds: Sequence[Action], statistics: Sequence[Statistics], columns: Sequence[_KnownColumn]
 ) -> list[_Raw] | None:
-    """The statistics in the log's text; None if Spark has to read them."""
+    """Read the statistics in the log's text; None if Spark has to read them."""
     if any(column.is_cast_by_spark for column in columns):
         return None
     rows = [num_physical_rows(each) for each in statistics]
@@ -233,7 +286,7 @@ def _queried(table: TableSnapshot, files: FileList, columns: Sequence[_KnownColu
         found = files.rows_with(asked)
     else:
         named = [column.alias(name) for name, column in asked.items()]
-        found = jvm_.collected(table.files.select("path", *named))
+        found = collected(table.files.select("path", *named))
     place = {path: i for i, path in enumerate(found["path"].to_pylist())}
     places = [place.get(path) for path in files.paths]
 
@@ -296,3 +349,114 @@ def _field(column: pyarrow.ChunkedArray, path: Sequence[str]) -> pyarrow.Chunked
         # By its place: Arrow reads names that begin with a dot or a bracket as paths.
         column = pc.struct_field(column, column.type.get_field_index(name))
     return column
+
+
+@dataclass(frozen=True)
+class KeyOverlap:
+    """In how many files of a version a merge has to look for a key of a column.
+
+    The ranges are those by which merges skip files: what writers round or truncate is widened.
+
+    Attributes:
+        column: The column's name.
+        files: Files that may hold a key: all but those where the column is null in every row.
+        files_without_bounds: Those whose lowest or highest value is not known.
+        overlapping_files: Those whose range overlaps the range of another file.
+        mean_files_per_key: Files whose range holds a key, on average over the lowest key of each
+            file; a lowest key that is not known counts as the lowest of all. It is 1 if no ranges
+            overlap.
+        most_files_per_key: The most files whose ranges hold one and the same key.
+    """
+
+    column: str
+    files: int
+    files_without_bounds: int
+    overlapping_files: int
+    mean_files_per_key: float
+    most_files_per_key: int
+
+
+def key_overlaps(table: TableSnapshot, files: FileList, columns: Sequence[str]) -> list[KeyOverlap]:
+    """Measure the overlap of each column's ranges in the files of a version.
+
+    Args:
+        table: The version.
+        files: All its files.
+        columns: Columns as the table spells them, whose types `are_bounded` holds of.
+    """
+    known = bounds(table, files, _typed(table.schema, columns))
+    return [_overlap(name, each) for name, each in zip(columns, known, strict=True)]
+
+
+def key_overlaps_in_log(
+    metadata: TableMetadata, adds: Sequence[Action], columns: Sequence[str]
+) -> list[KeyOverlap] | None:
+    """Measure the overlap of ranges by AddFiles alone; None if Spark has to read them."""
+    known = bounds_in_log(metadata, adds, _typed(metadata.schema, columns))
+    if known is None:
+        return None
+    return [_overlap(name, each) for name, each in zip(columns, known, strict=True)]
+
+
+def bounded_columns(schema: StructType, names: Sequence[str], table: str) -> list[str]:
+    """Return columns that statistics bound, as the table spells them.
+
+    Args:
+        schema: The table's columns.
+        names: Their names in any case.
+        table: The table, for the error message.
+
+    Raises:
+        StatementError: There is no such column, or statistics do not bound its type.
+    """
+    fields = {field.name.lower(): field for field in schema}
+    for name in names:
+        field = fields.get(name.lower())
+        if field is None or not are_bounded(field.dataType):
+            raise StatementError(
+                f"it has no column {name!r} whose values statistics bound.",
+                table=table,
+                operation="looking at key ranges",
+                state=NOTHING_DONE,
+                hint="Columns of numbers, strings, dates and times have bounds.",
+            )
+    return [fields[name.lower()].name for name in names]
+
+
+def _typed(schema: StructType, columns: Sequence[str]) -> list[tuple[tuple[str], DataType]]:
+    return [((name,), schema[name].dataType) for name in columns]
+
+
+def _overlap(column: str, known: Bounds) -> KeyOverlap:
+    with_keys = [
+        (low, high)
+        for low, high, are_null in zip(known.lows, known.highs, known.are_null, strict=True)
+        if not are_null
+    ]
+    lows = sorted(low for low, _ in with_keys if low is not None)
+    highs = sorted(high for _, high in with_keys if high is not None)
+
+    def ends_before(key: Any) -> int:
+        return bisect_left(highs, key)
+
+    def begins_after(key: Any) -> int:
+        return len(lows) - bisect_right(lows, key)
+
+    files = len(with_keys)
+    # A range without an end neither ends before a key nor begins after one.
+    holding = [files - ends_before(low) - begins_after(low) for low in lows]
+    begin_anywhere = files - len(lows)
+    holding += [begin_anywhere] * begin_anywhere
+    overlapping = 0
+    for low, high in with_keys:
+        apart = 0 if low is None else ends_before(low)
+        apart += 0 if high is None else begins_after(high)
+        overlapping += apart < files - 1
+    return KeyOverlap(
+        column,
+        files,
+        sum(low is None or high is None for low, high in with_keys),
+        overlapping,
+        round(sum(holding) / files, 2) if files else 0.0,
+        max(holding, default=0),
+    )

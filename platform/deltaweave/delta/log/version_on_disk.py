@@ -4,19 +4,59 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deltaweave.delta.log.actions import Action
-from deltaweave.delta.log.checkpoint_files import newest_checkpoint
+from deltaweave.delta.log.file_list import vector_of
 from deltaweave.delta.log.file_paths import commit_name
-from deltaweave.delta.log.file_version import vector_of
 from deltaweave.delta.log.metadata import TableMetadata
 
 if TYPE_CHECKING:
     import pyarrow
+
+# `<version>.checkpoint.parquet`, with a UUID before the suffix, or one of several parts:
+# `<version>.checkpoint.<part>.<number of parts>.parquet`.
+_NAME = re.compile(r"(\d{20})\.checkpoint\.(?:\d{10}\.(\d{10})\.parquet|.+)")
+
+
+class CheckpointFiles(NamedTuple):
+    """The files of a checkpoint.
+
+    Attributes:
+        version: Its version; -1 if there is no checkpoint.
+        names: The names of its files.
+    """
+
+    version: int
+    names: list[str]
+
+
+def newest_checkpoint(names: Iterable[str]) -> CheckpointFiles:
+    """Return the files of the newest whole checkpoint.
+
+    A writer that ended between the parts of a checkpoint leaves some of them, which are none.
+
+    >>> whole = "00000000000000000004.checkpoint.parquet"
+    >>> newest_checkpoint([whole, "00000000000000000007.checkpoint.0000000001.0000000002.parquet"])
+    CheckpointFiles(version=4, names=['00000000000000000004.checkpoint.parquet'])
+    """
+    # By version and number of parts; 0 for a checkpoint that is one file.
+    files = defaultdict[tuple[int, int], list[str]](list)
+    for name in names:
+        # Next to a checkpoint, Hadoop may have written hidden checksum files.
+        if found := _NAME.fullmatch(name):
+            version, number = found.groups()
+            files[int(version), int(number or 0)].append(name)
+    whole = {key: sorted(found) for key, found in files.items() if key[1] in (0, len(found))}
+    if not whole:
+        return CheckpointFiles(-1, [])
+    newest = min(whole, key=lambda key: (-key[0], key[1]))  # one file before several parts
+    return CheckpointFiles(newest[0], whole[newest])
+
 
 _COMMIT = re.compile(r"\d{20}\.json")
 # Decoded bytes of the log, which Python holds as objects several times as big; longer logs are left
@@ -129,7 +169,7 @@ def _in_checkpoint(file: Path) -> Iterator[pyarrow.RecordBatch]:
 
 
 def _plain(action: Action) -> Action:
-    """An action with its maps, which Arrow has as lists of pairs, as the log's JSON has them."""
+    """Return an action with dicts for its maps, which Arrow has as lists of pairs."""
     maps = ("partitionValues", "configuration")
     return {name: dict(value or ()) if name in maps else value for name, value in action.items()}
 

@@ -21,19 +21,21 @@ computes them again.
 
 from __future__ import annotations
 
+import os
+import pickletools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit import local_directory
-from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.jvm import DeltaLog, JavaObject, Jvm, Plan
 from deltaweave.delta.log import FILE_RELATION
 from deltaweave.delta.releases import reads_cached_rows
-from deltaweave.delta.scan.checkpoint import origin_of
-from deltaweave.delta.scan.directories import directory_of, show_files_of
+from deltaweave.delta.scan.kept_rows import origin_of
 from deltaweave.delta.scan.known_nodes import (
     CLAUSE_NODES,
     LEAVES,
@@ -42,8 +44,116 @@ from deltaweave.delta.scan.known_nodes import (
     STREAMS,
     USER_OPERATORS,
 )
-from deltaweave.delta.scan.local_rdds import holds_rows_of_python
-from deltaweave.delta.statement import ResolvedMerge
+from deltaweave.delta.statement import ResolvedMerge, spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+
+def show_files_of(target: Path, directories: Iterable[str]) -> bool:
+    """Return whether links or mounts show files of the target in these directories.
+
+    Directories are compared by their identity on the disk. A file that is no link lies where its
+    directory does, and there may be millions of them, so no other is looked at.
+    """
+    found = set()
+    for directory in directories:
+        found.add(Path(os.path.realpath(directory)))
+        with os.scandir(directory) as entries:
+            links = [each.path for each in entries if each.is_symlink() and not each.is_dir()]
+        found.update(Path(os.path.realpath(link)).parent for link in links)
+    above = {each for directory in found for each in (directory, *directory.parents)}
+    return any(os.path.samefile(each, target) for each in above)
+
+
+def directory_of(uri: str) -> str:
+    """Return the path of a URI, links resolved, and with a slash at its end.
+
+    One file system may have several names (`s3`, `s3a`; a name service and its nodes), so paths
+    alone are compared. In a URI, line breaks and the like are escaped, which a path may have.
+    """
+    split = urlsplit(uri)
+    plain = unquote(split.path)
+    if split.scheme in ("", "file"):
+        plain = os.path.realpath(plain)
+    return f"{plain.rstrip('/')}/"
+
+
+_RDDS = "org.apache.spark.rdd."
+_PYTHON = "org.apache.spark.api.python.PythonRDD"
+_MAPPED, _LOCAL_ROWS = f"{_RDDS}MapPartitionsRDD", f"{_RDDS}ParallelCollectionRDD"
+# What Spark makes of an Arrow table that is too big for a plan, and calls so.
+_OF_ARROW, _ARROW = [_MAPPED, _LOCAL_ROWS], "arrow"
+# PySpark makes five RDDs of a list.
+_MAX_DEPTH = 8
+
+
+def holds_rows_of_python(spark: SparkSession, rdd: JavaObject, schema: JavaObject) -> bool:
+    """Return whether an RDD converts rows that Python sent, and does nothing else.
+
+    Its RDDs are exactly those that PySpark makes. A JVM program's RDD may begin with local rows
+    too, and read files by them. A query's RDD does not count, even if it begins with rows of
+    Python: a broadcast join, for example, reads a table that is no parent of the RDD. Nor does one
+    with a Python function of a user.
+
+    Args:
+        spark: The session.
+        rdd: The RDD.
+        schema: The type of its rows, Spark's StructType.
+    """
+    chain = _chain(rdd)
+    classes = _classes(chain)
+    if classes == _OF_ARROW:
+        return bool(rdd.name() == _ARROW)
+    if classes.count(_PYTHON) != 1:
+        return False
+    context: Any = spark.sparkContext
+    of_list = context.parallelize([], 1)
+    if classes != _classes(_chain(_made(spark, of_list, "v INT"))):
+        return False
+    found = _shape(_command(spark, chain[classes.index(_PYTHON)]))
+    if found == _shape(_command(spark, of_list._pickled()._jrdd.rdd())):
+        return True
+    made = _chain(_made(spark, of_list, spark_schema(spark, schema, columns=schema.length())))
+    return found == _shape(_command(spark, made[classes.index(_PYTHON)]))
+
+
+def _chain(rdd: JavaObject) -> list[JavaObject]:
+    """Return an RDD, its parent, and so on, while each has one parent."""
+    chain = [rdd]
+    while len(chain) < _MAX_DEPTH:
+        parents = chain[-1].dependencies()  # those of a checkpoint, if there is one
+        if parents.size() != 1:
+            break
+        chain.append(parents.head().rdd())
+    return chain
+
+
+def _classes(chain: list[JavaObject]) -> list[str]:
+    return [str(rdd.getClass().getName()) for rdd in chain]
+
+
+def _made(spark: SparkSession, rows: Any, schema: StructType | str) -> JavaObject:
+    """Return the RDD that PySpark makes of rows."""
+    return spark.createDataFrame(rows, schema)._jdf.queryExecution().analyzed().rdd()
+
+
+def _command(spark: SparkSession, rdd: JavaObject) -> bytes:
+    """Return the pickled function of a Python RDD."""
+    field = Jvm.of(spark).class_of_delta(_PYTHON).getDeclaredField("func")
+    field.setAccessible(True)
+    tags = Jvm.singleton(Jvm.of(spark).scala.reflect, "ClassTag")
+    return bytes(field.get(rdd).command().toArray(tags.Byte()))
+
+
+def _shape(pickled: bytes) -> list[tuple[str, object]]:
+    """Return a pickle's parts without its numbers: batches of rows have several sizes."""
+    return [
+        ("number", None) if isinstance(argument, int) else (code.name, argument)
+        for code, argument, _ in pickletools.genops(pickled)
+    ]
+
 
 _DELTA_FILES = "org.apache.spark.sql.delta.files."
 _CHANGE_FEED = "org.apache.spark.sql.delta.commands.cdc.CDCReader$DeltaCDFRelation"
@@ -65,7 +175,7 @@ class DependsOnTarget(IntEnum):
 
 @dataclass(frozen=True)
 class Dependence:
-    """How the rows of a query depend on the target, and what in its plan says so.
+    """How the rows of a query depend on the target, and which part of its plan shows it.
 
     Attributes:
         on_target: How they depend on it.
@@ -112,10 +222,10 @@ def source_dependence(merge: ResolvedMerge) -> Dependence:
 def clauses_dependence(merge: ResolvedMerge) -> Dependence:
     """Return how the subqueries of clauses and of the ON condition depend on the target."""
     # The statement's node has no children for Spark: the source's subqueries are not among them.
-    plans = list(jvm_.iterate(merge.node.subqueriesAll()))
+    jvm, plans = Jvm.of(merge.spark), list(Jvm.iterate(merge.node.subqueriesAll()))
     found = _Search(merge).of_plans(plans)
     if not found.is_none and any(
-        reads_cached_rows(merge.node, jvm_.data_frame_of_plan(merge.spark, plan)) for plan in plans
+        reads_cached_rows(merge.node, jvm.data_frame_of_plan(plan)) for plan in plans
     ):
         return found.where_fixed("rows that were cached before")
     return found
@@ -123,8 +233,8 @@ def clauses_dependence(merge: ResolvedMerge) -> Dependence:
 
 def unknown_in_clauses(merge: ResolvedMerge) -> list[str]:
     """Return the expressions of ON and clauses not known to be functions of their rows alone."""
-    nodes = jvm_.nodes_within(merge.spark, merge.node.expressions())
-    return _simple(jvm_.class_names(merge.spark, nodes) - CLAUSE_NODES)
+    nodes = Jvm.of(merge.spark).nodes_within(merge.node.expressions())
+    return _simple(Jvm.of(merge.spark).class_names(nodes) - CLAUSE_NODES)
 
 
 def _simple(names: Iterable[str]) -> list[str]:
@@ -141,24 +251,27 @@ class _Search:
 
     merge: ResolvedMerge
 
-    def of_query(self, plan: JavaObject) -> Dependence:
+    @cached_property
+    def jvm(self) -> Jvm:
+        return Jvm.of(self.merge.spark)
+
+    def of_query(self, plan: Plan) -> Dependence:
         """Return the dependence of a plan with its subqueries."""
-        return self.of_plans([plan, *jvm_.iterate(plan.subqueriesAll())])
+        return self.of_plans([plan, *Jvm.iterate(plan.subqueriesAll())])
 
     def of_plans(self, plans: Sequence[JavaObject]) -> Dependence:
         return _most(self._of_plan(plan) for plan in plans)
 
-    def _of_plan(self, plan: JavaObject) -> Dependence:
-        spark = self.merge.spark
-        leaves = list(jvm_.iterate(plan.collectLeaves()))
-        nodes = jvm_.nodes_within(spark, jvm_.seq(jvm_.jvm(spark), [plan]))
-        classes = jvm_.class_names(spark, nodes)
+    def _of_plan(self, plan: Plan) -> Dependence:
+        leaves = list(Jvm.iterate(plan.collectLeaves()))
+        nodes = self.jvm.nodes_within(self.jvm.seq([plan]))
+        classes = self.jvm.class_names(nodes)
         of_leaves = {leaf.getClass().getName() for leaf in leaves}
         unknown = classes - OPERATORS - USER_OPERATORS - of_leaves
         if unknown:
             return _unknown(f"the operator {_simple(unknown)[0]}")
         found = [self._of_leaf(leaf) for leaf in leaves]
-        expressions = jvm_.class_names(spark, jvm_.expressions_within(spark, nodes))
+        expressions = self.jvm.class_names(self.jvm.expressions_within(nodes))
         code = [*_simple(classes & USER_OPERATORS), *_simple(expressions - QUERY_FUNCTIONS)]
         if "PythonUDTF" in code:  # its `analyze` ran when the statement was analyzed
             found.append(_unknown("a Python table function"))
@@ -166,7 +279,7 @@ class _Search:
             found.append(_newest(f"{code[0]}, which may read anything"))
         return _most(found)
 
-    def _of_leaf(self, leaf: JavaObject) -> Dependence:
+    def _of_leaf(self, leaf: Plan) -> Dependence:
         name, simple = leaf.getClass().getName(), leaf.getClass().getSimpleName()
         if name in LEAVES:
             return _NONE
@@ -185,49 +298,49 @@ class _Search:
         return _unknown(f"{simple}, a kind of source that is not known")
 
     def _of_relation(self, relation: JavaObject) -> Dependence:
-        spark, name = self.merge.spark, relation.getClass().getName()
+        name = relation.getClass().getName()
         if name == _CHANGE_FEED:
             log = relation.snapshotWithSchemaMode().snapshot().deltaLog()
             return _unknown("the target's change data feed") if self._is_target(log) else _NONE
         if name == _KAFKA:
             return _NONE
-        if not jvm_.is_a(spark, relation, FILE_RELATION):
+        if not self.jvm.is_a(relation, FILE_RELATION):
             return _unknown(f"{name}, a kind of source that is not known")
         index = relation.location()
-        if not jvm_.is_a(spark, index, f"{_DELTA_FILES}TahoeFileIndex"):
+        if not self.jvm.is_a(index, f"{_DELTA_FILES}TahoeFileIndex"):
             return self._of_files(relation, index)
         log = index.deltaLog()
         if not self._is_target(log):
             return _NONE
-        by_log = jvm_.is_a(spark, index, f"{_DELTA_FILES}TahoeLogFileIndex")
+        by_log = self.jvm.is_a(index, f"{_DELTA_FILES}TahoeLogFileIndex")
         if by_log and log.isSameLogAs(self.merge.target_log):
             return _newest("the target itself")
         return _unknown("files or a copy of the target")
 
-    def _is_target(self, log: JavaObject) -> bool:
+    def _is_target(self, log: DeltaLog) -> bool:
         """Return whether a log is the target's, by whatever path."""
         target = self.merge.target_log
         return bool(log.isSameLogAs(target)) or log.tableId() == target.tableId()
 
     def _of_files(self, relation: JavaObject, index: JavaObject) -> Dependence:
         """Return the dependence of files that are read by their paths."""
-        spark, kind = self.merge.spark, index.getClass().getSimpleName()
+        kind = index.getClass().getSimpleName()
         if not relation.fileFormat().getClass().getName().startswith("org.apache.spark."):
             return _unknown("files of a format that is not known")
         if kind == "CatalogFileIndex" and index.table().partitionColumnNames().nonEmpty():
             return _unknown("a table whose partitions may lie anywhere")
         if kind not in ("InMemoryFileIndex", "CatalogFileIndex"):
             return _unknown(f"files that {kind} lists")
-        to_uri = jvm_.function(spark, "org.apache.hadoop.fs.Path", "toUri")
-        to_text = jvm_.function(spark, "java.lang.Object", "toString")
+        to_uri = self.jvm.function("org.apache.hadoop.fs.Path", "toUri")
+        to_text = self.jvm.function("java.lang.Object", "toString")
         uris = index.rootPaths().map(to_uri).map(to_text).distinct()
         roots = str(uris.mkString(" ")).split(" ")  # a URI has no blank
         if any(self._overlaps_target(root) for root in roots if root):
             return _unknown("the target's files by their path")
         if kind == "CatalogFileIndex":
-            index = index.filterPartitions(jvm_.seq(jvm_.jvm(spark), []))
-        to_path = jvm_.function(spark, "org.apache.hadoop.fs.FileStatus", "getPath")
-        to_parent = jvm_.function(spark, "org.apache.hadoop.fs.Path", "getParent")
+            index = index.filterPartitions(self.jvm.seq([]))
+        to_path = self.jvm.function("org.apache.hadoop.fs.FileStatus", "getPath")
+        to_parent = self.jvm.function("org.apache.hadoop.fs.Path", "getParent")
         parents = index.allFiles().map(to_path).map(to_parent).distinct()
         uris = parents.map(to_uri).map(to_text)
         if self._is_linked(str(uris.mkString(" ")).split(" ")):
@@ -253,7 +366,7 @@ class _Search:
     def _target_directory(self) -> str:
         return directory_of(str(self.merge.target_log.dataPath().toUri().toString()))
 
-    def _of_rdd(self, leaf: JavaObject) -> Dependence:
+    def _of_rdd(self, leaf: Plan) -> Dependence:
         """Return the dependence of an RDD, which shows no plan; it is evaluated at most once."""
         spark, rdd = self.merge.spark, leaf.rdd()
         if holds_rows_of_python(spark, rdd, leaf.schema()):
@@ -273,5 +386,5 @@ class _Search:
         if not query_id:
             return None
         streams = spark._jsparkSession.sharedState().activeStreamingQueries()
-        running = streams.get(jvm_.jvm(spark).java.util.UUID.fromString(query_id))
+        running = streams.get(self.jvm.java.util.UUID.fromString(query_id))
         return None if running is None else running.lastExecution()

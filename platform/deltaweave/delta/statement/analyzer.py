@@ -4,28 +4,81 @@ Statement text or clauses become Spark's `MergeIntoTable` plan. Spark's and Delt
 turn it into Delta's resolved MERGE node: stars are expanded, values are cast, generated columns and
 defaults are filled in, and the evolved schema is known. Case rules, store assignment and analysis
 errors are therefore Delta's.
+
+Spark pads CHAR columns where it reads a table: a projection over the scan makes new columns of
+them. Delta resolves the names of a MERGE statement over a copy of the scan that is padded by
+itself, and then does not find these columns in the plan. Its builder resolves both tables first,
+and so does `_over_padded_tables`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
 from deltaweave import errors
-from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.jvm import JavaObject, translated
-from deltaweave.delta.statement.padded_tables import NOT_FOUND, over_padded_tables
+from deltaweave.delta.jvm import JavaObject, Jvm, Plan, check_is_classic, translated
 from deltaweave.delta.statement.parsed import ParsedMerge
 from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge, asks_for_current
-from deltaweave.delta.statement.spark_types import schema_json, spark_schema
+from deltaweave.delta.statement.spark_types import OF_LIMITED_LENGTH, schema_json, spark_schema
 from deltaweave.identifiers import RESERVED_PREFIX
 from deltaweave.locations import refuse_credentials
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_NOT_FOUND = "DELTA_MERGE_RESOLVED_ATTRIBUTE_MISSING_FROM_INPUT"
+"""The error class of a plan with such columns."""
+
+
+def _over_padded_tables(
+    parsed: ParsedMerge, analyze: Callable[[JavaObject], JavaObject]
+) -> JavaObject | None:
+    """Return the plan over tables that are analyzed; None if no column of theirs is padded.
+
+    Args:
+        parsed: The statement.
+        analyze: Analyzes a plan.
+    """
+    merge = parsed.plan
+    if merge.getClass().getSimpleName() != "MergeIntoTable":
+        return None
+    tables = [analyze(table) for table in (merge.targetTable(), merge.sourceTable())]
+    if not any(OF_LIMITED_LENGTH in table.schema().json() for table in tables):
+        return None
+    jvm = Jvm.of(parsed.spark)
+    actions = {
+        "Matched": merge.matchedActions(),
+        "NotMatched": merge.notMatchedActions(),
+        "NotMatchedBySource": merge.notMatchedBySourceActions(),
+    }
+    clauses = [
+        _delta_clause(jvm, kind, action)
+        for kind, each in actions.items()
+        for action in Jvm.iterate(each)
+    ]
+    plans = jvm.catalyst.plans.logical
+    return Jvm.singleton(plans, "DeltaMergeInto").apply(
+        *tables, merge.mergeCondition(), jvm.seq(clauses), merge.withSchemaEvolution()
+    )
+
+
+def _delta_clause(jvm: Jvm, kind: str, action: JavaObject) -> JavaObject:
+    """Build Delta's clause for an action of Spark's MERGE."""
+    plans = jvm.catalyst.plans.logical
+    name = str(action.getClass().getSimpleName())
+    does = name.removesuffix("Action").removesuffix("Star")
+    clause = getattr(plans, f"DeltaMergeInto{kind}{does}Clause")
+    if does == "Delete":
+        return clause(action.condition())
+    # Without assignments, it is that of `*`.
+    assignments = jvm.seq([]) if "Star" in name else action.assignments()
+    of_delta = Jvm.singleton(plans, "DeltaMergeIntoClause").toActions(assignments)
+    return clause(action.condition(), of_delta)
+
 
 # How schemas spell the type of a column of nulls: the second in logs of old writers.
 _OF_NOTHING = ("void", "null")
@@ -47,7 +100,7 @@ def parse_statement(
     Raises:
         StatementError: The text does not parse, or a URI in it holds credentials.
     """
-    jvm_.check_is_classic(spark)
+    check_is_classic(spark)
     refuse_credentials(text, operation="MERGE")
     label = _target_in_text(text)
     with translated(label):
@@ -66,35 +119,35 @@ def is_merge(parsed: ParsedMerge) -> bool:
 
 
 def _with_parameters(
-    spark: SparkSession, plan: JavaObject, args: Mapping[str, Any] | Sequence[Any]
+    spark: SparkSession, plan: Plan, args: Mapping[str, Any] | Sequence[Any]
 ) -> JavaObject:
     """Bind the parameters of a plan by Spark's analyzer."""
-    view = jvm_.jvm(spark)
-    analysis = view.org.apache.spark.sql.catalyst.analysis
+    jvm = Jvm.of(spark)
+    analysis = jvm.catalyst.analysis
     values = args.values() if isinstance(args, Mapping) else args
-    literals = jvm_.seq(view, [jvm_.expression_of(spark, F.lit(value)) for value in values])
+    literals = jvm.seq([jvm.expression_of(F.lit(value)) for value in values])
     if isinstance(args, Mapping):
-        return analysis.NameParameterizedQuery(plan, jvm_.seq(view, args), literals)
+        return analysis.NameParameterizedQuery(plan, jvm.seq(args), literals)
     return analysis.PosParameterizedQuery(plan, literals)
 
 
 def analyzed(parsed: ParsedMerge) -> JavaObject:
     """Return a parsed statement's plan after Spark's and Delta's analysis; nothing is executed."""
     spark = parsed.spark
-    execution = jvm_.jvm(spark).org.apache.spark.sql.execution
-    modes = jvm_.singleton(execution, "CommandExecutionMode")
-    skip = jvm_.made_once(spark, "no execution of commands", modes.SKIP)
+    execution = Jvm.of(spark).sql.execution
+    modes = Jvm.singleton(execution, "CommandExecutionMode")
+    skip = Jvm.of(spark).made_once("no execution of commands", modes.SKIP)
 
-    def analyze(plan: JavaObject) -> JavaObject:
+    def analyze(plan: Plan) -> JavaObject:
         with translated(parsed.table):
             return spark._jsparkSession.sessionState().executePlan(plan, skip).analyzed()
 
     try:
         return analyze(parsed.plan)
     except errors.StatementError as error:
-        if error.error_class != NOT_FOUND:
+        if error.error_class != _NOT_FOUND:
             raise
-        padded = over_padded_tables(parsed, analyze)
+        padded = _over_padded_tables(parsed, analyze)
         if padded is None:
             raise
     node = analyze(padded)
@@ -139,9 +192,7 @@ def resolve(parsed: ParsedMerge, *, skip_unchanged_updates: bool = False) -> Res
         "not_matched_by_source": node.notMatchedBySourceClauses(),
     }
     clauses = tuple(
-        _clause(spark, kind, clause)
-        for kind, each in nodes.items()
-        for clause in jvm_.iterate(each)
+        _clause(spark, kind, clause) for kind, each in nodes.items() for clause in Jvm.iterate(each)
     )
     return ResolvedMerge(spark, table, node, target, clauses, skip_unchanged_updates)
 
@@ -154,8 +205,8 @@ def _with_constants(spark: SparkSession, node: JavaObject) -> JavaObject:
     """
     if not asks_for_current(spark, node):
         return node
-    catalyst = jvm_.jvm(spark).org.apache.spark.sql.catalyst
-    node = jvm_.singleton(catalyst.optimizer, "ComputeCurrentTime").apply(node)
+    catalyst = Jvm.of(spark).catalyst
+    node = Jvm.singleton(catalyst.optimizer, "ComputeCurrentTime").apply(node)
     catalogs = spark._jsparkSession.sessionState().catalogManager()
     return catalyst.optimizer.ReplaceCurrentLike(catalogs).apply(node)
 
@@ -199,7 +250,7 @@ def _refuse_columns_of_the_other_table(analyzed: JavaObject, table: str) -> None
         (analyzed.notMatchedClauses(), analyzed.target(), "NOT MATCHED"),
     ]
     for clauses, other, kind in lacking:
-        for clause in jvm_.iterate(clauses):
+        for clause in Jvm.iterate(clauses):
             if not clause.references().intersect(other.outputSet()).isEmpty():
                 raise errors.StatementError(
                     f"a clause WHEN {kind} reads columns of the other table.",
@@ -216,10 +267,10 @@ def _refuse_condition_of_another_type(
     if condition.dataType().simpleString() == "boolean":
         return
     target, source = (
-        jvm_.data_frame_of_plan(spark, plan) for plan in (analyzed.target(), analyzed.source())
+        Jvm.of(spark).data_frame_of_plan(plan) for plan in (analyzed.target(), analyzed.source())
     )
     with translated(table):
-        target.join(source, jvm_.column_of(spark, condition))
+        target.join(source, Jvm.of(spark).column_of(condition))
 
 
 def _clause(spark: SparkSession, kind: str, node: JavaObject) -> ResolvedClause:
@@ -227,7 +278,7 @@ def _clause(spark: SparkSession, kind: str, node: JavaObject) -> ResolvedClause:
     return ResolvedClause(
         kind=kind,
         action=str(node.clauseType()).lower(),
-        condition=jvm_.column_of(spark, condition.get()) if condition.isDefined() else None,
+        condition=Jvm.of(spark).column_of(condition.get()) if condition.isDefined() else None,
         node=node,
         spark=spark,
     )

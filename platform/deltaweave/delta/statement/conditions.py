@@ -1,20 +1,27 @@
-"""What a statement's conditions say about target rows before any row is read."""
+"""What a statement shows about target rows before any row is read.
+
+Conditions give equalities of keys and predicates that prune files. WHEN MATCHED clauses read
+columns of the target's rows, for conditions and values or to keep them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Column
 from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
 
-from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.jvm import Expression, JavaObject, Jvm
 from deltaweave.delta.log import are_bounded
 from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge, conjuncts
 from deltaweave.delta.statement.spark_types import is_padded, spark_type
 from deltaweave.identifiers import column
+
+if TYPE_CHECKING:
+    import numpy
 
 _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
 # Rules of Spark's optimizer that keep a condition's value.
@@ -73,7 +80,7 @@ def by_source_predicate(merge: ResolvedMerge) -> JavaObject | None:
 
 def _any_of(merge: ResolvedMerge, clauses: Sequence[ResolvedClause]) -> JavaObject | None:
     """Join the target-only parts of the clauses' conditions by OR; None if a clause has none."""
-    expressions = jvm_.jvm(merge.spark).org.apache.spark.sql.catalyst.expressions
+    expressions = Jvm.of(merge.spark).catalyst.expressions
     parts = []
     for clause in clauses:
         condition = clause.node.condition()
@@ -98,7 +105,7 @@ def equalities_alone(merge: ResolvedMerge) -> list[Equality] | None:
     return found if len(found) == len(known) else None
 
 
-def _equality(merge: ResolvedMerge, conjunct: JavaObject) -> Equality | None:
+def _equality(merge: ResolvedMerge, conjunct: Expression) -> Equality | None:
     name = conjunct.getClass().getSimpleName()
     if name not in ("EqualTo", "EqualNullSafe"):
         return None
@@ -106,19 +113,19 @@ def _equality(merge: ResolvedMerge, conjunct: JavaObject) -> Equality | None:
     for here, there in ((left, right), (right, left)):
         column = _ordered_column(merge, here)
         if column is not None and _is_of_source(merge, there):
-            value = jvm_.column_of(merge.spark, there)
+            value = Jvm.of(merge.spark).column_of(there)
             return Equality(*column, value, null_safe=name == "EqualNullSafe")
     return None
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What an update gives a column of the evolved target schema.
+    """The value that an update assigns to a column of the evolved target schema.
 
     Attributes:
         value: The value.
         is_column_itself: Whether that is the column as it is.
-        is_deterministic: Whether computing it again gives the same.
+        is_deterministic: Whether computing it again has the same result.
     """
 
     value: Column
@@ -145,9 +152,9 @@ def _values_and_columns(
     merge: ResolvedMerge, clause: ResolvedClause
 ) -> Iterator[tuple[JavaObject, bool]]:
     """Yield each column's value in an update, and whether it is the column itself."""
-    output = jvm_.iterate(merge.target_plan.output())
+    output = Jvm.iterate(merge.target_plan.output())
     attributes = dict(zip(merge.target_schema.names, output, strict=True))
-    values = jvm_.iterate(clause.value_expressions())
+    values = Jvm.iterate(clause.value_expressions())
     for name, value in zip(merge.evolved_schema.names, values, strict=True):
         yield value, name in attributes and bool(value.semanticEquals(attributes[name]))
 
@@ -157,9 +164,9 @@ def keeps_columns(merge: ResolvedMerge, clause: ResolvedClause, names: Sequence[
 
     It does if it assigns the column itself, or what the ON condition compares the column with.
     """
-    actions = list(jvm_.iterate(clause.node.resolvedActions()))
+    actions = list(Jvm.iterate(clause.node.resolvedActions()))
     output = dict(
-        zip(merge.target_schema.names, jvm_.iterate(merge.target_plan.output()), strict=True)
+        zip(merge.target_schema.names, Jvm.iterate(merge.target_plan.output()), strict=True)
     )
     equal = [
         (conjunct.left(), conjunct.right())
@@ -184,7 +191,7 @@ def keeps_columns(merge: ResolvedMerge, clause: ResolvedClause, names: Sequence[
 
 
 def _ordered_column(
-    merge: ResolvedMerge, expression: JavaObject
+    merge: ResolvedMerge, expression: Expression
 ) -> tuple[tuple[str, ...], DataType, DataType] | None:
     """Return path, type and compared type of a target column that statistics bound, or None."""
     compared_as = spark_type(expression.dataType())
@@ -204,12 +211,12 @@ def _ordered_column(
     return path, data_type, compared_as
 
 
-def _kind(expression: JavaObject) -> str:
+def _kind(expression: Expression) -> str:
     return str(expression.getClass().getSimpleName())
 
 
 def _field(
-    merge: ResolvedMerge, expression: JavaObject, kind: str
+    merge: ResolvedMerge, expression: Expression, kind: str
 ) -> tuple[tuple[str, ...], DataType | None]:
     """Return the path and type of a target column or nested field; None for other expressions."""
     if kind == "GetStructField":
@@ -222,7 +229,7 @@ def _field(
     if kind != "AttributeReference":
         return (), None
     # By id, because the statement may spell the name in another case than the table.
-    place = jvm_.place_of(jvm_.jvm(merge.spark), merge.target_plan.output(), expression)
+    place = Jvm.of(merge.spark).attribute_index(merge.target_plan.output(), expression)
     if place < 0:
         return (), None
     field = merge.target_schema.fields[place]
@@ -231,7 +238,7 @@ def _field(
     return (field.name,), field.dataType
 
 
-def _is_of_source(merge: ResolvedMerge, expression: JavaObject) -> bool:
+def _is_of_source(merge: ResolvedMerge, expression: Expression) -> bool:
     """Return whether an expression reads the source alone and always has one value for a row."""
     references = expression.references()
     return bool(
@@ -242,7 +249,7 @@ def _is_of_source(merge: ResolvedMerge, expression: JavaObject) -> bool:
 
 
 def _conjuncts_over_target(
-    merge: ResolvedMerge, expressions: Sequence[JavaObject]
+    merge: ResolvedMerge, expressions: Sequence[Expression]
 ) -> list[JavaObject]:
     """Return the AND-ed parts of conditions that read target attributes alone, in simple form.
 
@@ -251,7 +258,7 @@ def _conjuncts_over_target(
     """
     target = merge.target_attributes
     if any(map(is_padded, merge.target_schema.fields)):
-        output = zip(jvm_.iterate(merge.target_plan.output()), merge.target_schema, strict=True)
+        output = zip(Jvm.iterate(merge.target_plan.output()), merge.target_schema, strict=True)
         target = merge.attributes_of([each for each, field in output if not is_padded(field)])
     return [
         part
@@ -261,16 +268,114 @@ def _conjuncts_over_target(
     ]
 
 
-def _simplified(merge: ResolvedMerge, condition: JavaObject) -> JavaObject:
+def _simplified(merge: ResolvedMerge, condition: Expression) -> JavaObject:
     """Simplify the condition by rules of Spark's optimizer.
 
     Delta compares statistics with literals alone. Analysis leaves `day >= '2024-01-01'` with a cast
     of text, `k < 10` over bigint with a cast of 10, and BETWEEN as its own expression.
     """
-    catalyst = jvm_.jvm(merge.spark).org.apache.spark.sql.catalyst
+    catalyst = Jvm.of(merge.spark).catalyst
     plan = catalyst.plans.logical.Filter(condition, merge.target_plan)
     for rule in _SIMPLIFYING:
-        simpler = jvm_.singleton(catalyst.optimizer, rule).apply(plan)
+        simpler = Jvm.singleton(catalyst.optimizer, rule).apply(plan)
         # The operand of a BETWEEN may become a column of its own below.
         plan = simpler if simpler.getClass().getSimpleName() == "Filter" else plan
     return plan.condition()
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A column of the source or the target, as a resolved statement knows it."""
+
+    name: str
+    data_type: DataType
+    node: JavaObject
+
+    @staticmethod
+    def of(node: JavaObject) -> Attribute:
+        """Convert Spark's AttributeReference."""
+        return Attribute(str(node.name()), spark_type(node.dataType()), node)
+
+
+@dataclass(frozen=True)
+class TargetReads:
+    """What WHEN MATCHED clauses read.
+
+    Attributes:
+        computed: By the index of an update clause, which columns of the evolved schema it computes;
+            the others are those of the target's row. Clauses that compute all are missing.
+        target: The target's columns that conditions and computed values read.
+        source: The source's columns that they read beside these; none if they read no column of the
+            target.
+        of_source_alone: The indexes of update clauses whose values read the source alone, while a
+            condition or another clause reads the target. Their columns are not among `source`.
+    """
+
+    computed: Mapping[int, numpy.ndarray] = field(default_factory=dict)
+    target: Sequence[Attribute] = ()
+    source: Sequence[Attribute] = ()
+    of_source_alone: frozenset[int] = frozenset()
+
+    @property
+    def takes_query(self) -> bool:
+        """Whether clauses can only be evaluated over pairs of a target row and a source row."""
+        return bool(self.target)
+
+    @property
+    def takes_old_rows(self) -> bool:
+        """Whether new rows need any column of the rows that they replace."""
+        return self.takes_query or bool(self.computed)
+
+    def kept(self, clause: int, names: Sequence[str]) -> list[str]:
+        """Return the columns of the evolved schema that a clause leaves as they are."""
+        computed = self.computed.get(clause)
+        if computed is None:
+            return []
+        return [name for name, is_computed in zip(names, computed, strict=True) if not is_computed]
+
+
+def target_reads(merge: ResolvedMerge, *, checks_rows: bool) -> TargetReads:
+    """Return what the WHEN MATCHED clauses read of the target.
+
+    Args:
+        merge: The statement.
+        checks_rows: Whether new rows are checked as a whole, so that columns that an update leaves
+            as they are count as computed, too.
+    """
+    import numpy as np
+
+    computed: dict[int, numpy.ndarray] = {}
+    read, of_source_alone = [], set()
+    of_table = merge.target_attributes
+    for i, clause in enumerate(merge.clauses):
+        if clause.kind != "matched":
+            continue
+        if clause.node.condition().isDefined():
+            read.append(clause.node.condition().get())
+        if clause.action != "update":
+            continue
+        values, reads_target = clause.value_expressions(), not merge.reads_source_alone(clause)
+        if reads_target and not checks_rows:
+            mask = ~np.array(columns_kept(merge, clause), dtype=bool)
+            # No query gives a struct without fields: what computes nothing counts as computing all.
+            if mask.any() and not mask.all():
+                computed[i] = mask
+                values = Jvm.of(merge.spark).select_where(values, mask)
+                read_by_values = merge.attributes_of(list(Jvm.iterate(values)))
+                reads_target = not read_by_values.intersect(of_table).isEmpty()
+        if reads_target:
+            read += list(Jvm.iterate(values))
+        else:
+            of_source_alone.add(i)
+    both = merge.attributes_of(read)
+    # Of the table's own attributes, since the others are spelled as in the statement.
+    of_target = of_table.intersect(both)
+    if of_target.isEmpty():
+        return TargetReads(computed)
+    of_source = merge.source_attributes.intersect(both)
+    return TargetReads(
+        computed,
+        [Attribute.of(node) for node in Jvm.iterate(of_target)],
+        [Attribute.of(node) for node in Jvm.iterate(of_source)],
+        frozenset(of_source_alone),
+    )

@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.jvm import Jvm, Plan
 from deltaweave.delta.statement.resolved import ResolvedMerge
 
 Node = dict[str, Any]
@@ -46,7 +45,7 @@ def origins(merge: ResolvedMerge) -> dict[str, frozenset[Origin]]:
     """
     plan = merge.source_plan
     assigning = [each.node for each in merge.clauses if each.action != "delete"]
-    of_plan, *of_clauses = jvm_.json_of(merge.spark, _TREE, "toJSON", [plan, *assigning])
+    of_plan, *of_clauses = Jvm.of(merge.spark).json_of(_TREE, "toJSON", [plan, *assigning])
     made_of = _made_of(of_plan)
     for union, children in _unions(plan):
         for child in children:
@@ -129,27 +128,27 @@ def _id(node: Node) -> int:
     return int(node["exprId"]["id"])
 
 
-def _unions(plan: JavaObject) -> Iterator[tuple[list[int], list[list[int]]]]:
+def _unions(plan: Plan) -> Iterator[tuple[list[int], list[list[int]]]]:
     """Yield the attributes of each union in the plan, and those of each of its children."""
-    children = list(jvm_.iterate(plan.children()))
+    children = list(Jvm.iterate(plan.children()))
     if plan.nodeName() == "Union":
         yield _output(plan), [_output(child) for child in children]
     for child in children:
         yield from _unions(child)
 
 
-def _read_by_relations(plan: JavaObject) -> dict[int, Origin]:
+def _read_by_relations(plan: Plan) -> dict[int, Origin]:
     """Return the attributes that relations read from files."""
     read = {}
-    for leaf in jvm_.iterate(plan.collectLeaves()):
+    for leaf in Jvm.iterate(plan.collectLeaves()):
         location = _location(leaf)
         if location is not None:
-            for attribute in jvm_.iterate(leaf.output()):
+            for attribute in Jvm.iterate(leaf.output()):
                 read[int(attribute.exprId().id())] = Origin(location, attribute.name())
     return read
 
 
-def _location(leaf: JavaObject) -> str | None:
+def _location(leaf: Plan) -> str | None:
     """Return the one location from which a leaf of the plan reads files, or None."""
     if leaf.getClass().getSimpleName() != "LogicalRelation":
         return None
@@ -158,9 +157,9 @@ def _location(leaf: JavaObject) -> str | None:
     kinds = {each.getSimpleName() for each in (of_relation, of_relation.getSuperclass())}
     if "HadoopFsRelation" not in kinds:
         return None
-    paths = [path.toString() for path in jvm_.iterate(leaf.relation().location().rootPaths())]
+    paths = [path.toString() for path in Jvm.iterate(leaf.relation().location().rootPaths())]
     return paths[0] if len(paths) == 1 else None
 
 
-def _output(plan: JavaObject) -> list[int]:
-    return [int(attribute.exprId().id()) for attribute in jvm_.iterate(plan.output())]
+def _output(plan: Plan) -> list[int]:
+    return [int(attribute.exprId().id()) for attribute in Jvm.iterate(plan.output())]

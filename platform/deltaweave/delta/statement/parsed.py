@@ -1,13 +1,19 @@
-"""A MERGE statement before analysis."""
+"""A MERGE statement before analysis, made of Python clauses or read from Delta's own builder."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
-from deltaweave.delta.jvm import JavaObject
+from pyspark.sql import Column, DataFrame
+
+from deltaweave.delta.jvm import JavaObject, Jvm, Plan, translated
+from deltaweave.delta.releases import update_action
+from deltaweave.locations import refuse_credentials
 
 if TYPE_CHECKING:
+    from delta.tables import DeltaMergeBuilder
     from pyspark.sql import SparkSession
 
 
@@ -24,6 +30,144 @@ class ParsedMerge:
     """
 
     spark: SparkSession
-    plan: JavaObject
+    plan: Plan
     table: str
     is_of_delta_builder: bool = False
+
+
+class ClauseLike(Protocol):
+    """What this module needs of a clause (see deltaweave.clauses.Clause)."""
+
+    @property
+    def kind(self) -> str: ...  # noqa: D102
+    @property
+    def action(self) -> str: ...  # noqa: D102
+    @property
+    def condition(self) -> str | Column | None: ...  # noqa: D102
+    @property
+    def assignments(self) -> Mapping[str, str | Column] | None: ...  # noqa: D102
+
+
+def merge_plan(
+    spark: SparkSession,
+    *,
+    table: str,
+    target_parts: Sequence[str],
+    target_alias: str,
+    source: DataFrame,
+    source_alias: str,
+    on: str | Column,
+    clauses: Sequence[ClauseLike],
+    with_schema_evolution: bool,
+) -> ParsedMerge:
+    """Build the plan of `MERGE INTO target_parts AS target_alias USING source AS source_alias …`.
+
+    Raises:
+        StatementError: A condition, value or column name does not parse.
+    """
+    jvm = Jvm.of(spark)
+    plans = jvm.catalyst.plans.logical
+    target = plans.SubqueryAlias(
+        jvm.catalyst.AliasIdentifier(target_alias),
+        _relation(jvm, target_parts),
+    )
+    # Raises if the source fails its own analysis. Spark keeps the analyzed plan, so nothing runs
+    # twice.
+    source_plan = plans.SubqueryAlias(
+        jvm.catalyst.AliasIdentifier(source_alias),
+        source._jdf.queryExecution().analyzed(),
+    )
+    with translated(table):
+        actions: dict[str, list[JavaObject]] = {
+            "matched": [],
+            "not_matched": [],
+            "not_matched_by_source": [],
+        }
+        for clause in clauses:
+            actions[clause.kind].append(_action(spark, clause))
+        condition = _expression(spark, on)
+    plan = plans.MergeIntoTable(
+        target,
+        source_plan,
+        condition,
+        jvm.seq(actions["matched"]),
+        jvm.seq(actions["not_matched"]),
+        jvm.seq(actions["not_matched_by_source"]),
+        with_schema_evolution,
+    )
+    return ParsedMerge(spark, plan, table)
+
+
+def name_parts(spark: SparkSession, name: str) -> list[str]:
+    """Split a table name as SQL spells it into its parts, without back quotes."""
+    with translated(name, operation="naming a table"):
+        parser = spark._jsparkSession.sessionState().sqlParser()
+        return list(Jvm.iterate(parser.parseMultipartIdentifier(name)))
+
+
+def _relation(jvm: Jvm, parts: Sequence[str]) -> JavaObject:
+    unresolved = Jvm.singleton(jvm.catalyst.analysis, "UnresolvedRelation")
+    options = jvm.sql.util.CaseInsensitiveStringMap.empty()
+    return unresolved.apply(jvm.seq(parts), options, False)
+
+
+def _action(spark: SparkSession, clause: ClauseLike) -> JavaObject:
+    jvm = Jvm.of(spark)
+    plans = jvm.catalyst.plans.logical
+    condition = None if clause.condition is None else _expression(spark, clause.condition)
+    wanted = jvm.option(condition)
+    if clause.action == "delete":
+        return plans.DeleteAction(wanted)
+    if clause.action == "update_all":
+        return plans.UpdateStarAction(wanted)
+    if clause.action == "insert_all":
+        return plans.InsertStarAction(wanted)
+    assignments = jvm.seq(
+        [
+            plans.Assignment(_attribute(spark, name), _expression(spark, value))
+            for name, value in (clause.assignments or {}).items()
+        ],
+    )
+    if clause.action == "insert":
+        return plans.InsertAction(wanted, assignments)
+    return update_action(spark, wanted, assignments)
+
+
+def _attribute(spark: SparkSession, name: str) -> JavaObject:
+    jvm = Jvm.of(spark)
+    parser = spark._jsparkSession.sessionState().sqlParser()
+    analysis = jvm.catalyst.analysis
+    return Jvm.singleton(analysis, "UnresolvedAttribute").apply(
+        parser.parseMultipartIdentifier(name)
+    )
+
+
+def _expression(spark: SparkSession, value: str | Column) -> JavaObject:
+    if isinstance(value, Column):
+        return Jvm.of(spark).expression_of(value)
+    return spark._jsparkSession.sessionState().sqlParser().parseExpression(str(value))
+
+
+def parse_builder(builder: DeltaMergeBuilder) -> ParsedMerge:
+    """Return the unresolved plan that the builder would resolve and run.
+
+    Delta keeps it private: its method is called by reflection.
+
+    Raises:
+        StatementError: The location holds credentials.
+        Py4JJavaError: Delta cannot make a plan of its clauses.
+    """
+    spark, merge = builder._spark, builder._jbuilder
+    # What `DeltaTable.forName` or `forPath` found.
+    table = _private(spark, merge, "targetTable").deltaLog().dataPath().toString()
+    refuse_credentials(table, operation="MERGE")
+    plan = _private(spark, merge, "mergePlan")
+    return ParsedMerge(spark, plan, table, is_of_delta_builder=True)
+
+
+def _private(spark: Any, owner: JavaObject, name: str) -> JavaObject:
+    """Call a private method without arguments, and return its result."""
+    java, gateway = Jvm.of(spark).java, spark.sparkContext._gateway
+    method = owner.getClass().getDeclaredMethod(name, gateway.new_array(java.lang.Class, 0))
+    method.setAccessible(True)
+    return method.invoke(owner, gateway.new_array(java.lang.Object, 0))

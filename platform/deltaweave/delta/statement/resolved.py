@@ -1,43 +1,109 @@
-"""A MERGE statement after analysis: its condition, its clauses, and what they read."""
+"""A MERGE statement after analysis: its condition, its clauses, and what they read.
+
+Spark hands dates and times to Parquet as `java.sql.Date` and `java.sql.Timestamp`. The calendar of
+these lacks 5 to 14 October 1582 (the lost days), and each of them becomes the 15th: a scan with
+such a filter skips row groups that hold the row. So rows may be overlooked wherever a condition, or
+what Spark derives from the source's query, compares a column with such a day.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, DateType, StructType, TimestampType
 
-from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.jvm import JavaObject
-from deltaweave.delta.statement.lost_days import may_filter_by_lost_days
+from deltaweave.delta.jvm import Expression, JavaObject, Jvm, Plan, is_on, said_by
 from deltaweave.delta.statement.spark_types import spark_schema
 
 if TYPE_CHECKING:
     import numpy
     from pyspark.sql import SparkSession
 
+logger = logging.getLogger(__name__)
+
+_MONTH = "1582-10-"
+_WITH_NEW_DATES = "spark.sql.datetime.java8API.enabled"
+_PLAN = "org.apache.spark.sql.catalyst.plans.QueryPlan"
+_LOGICAL_PLAN = "org.apache.spark.sql.catalyst.plans.logical.LogicalPlan"
+
+
+def may_lose_days(kind: DataType) -> bool:
+    """Return whether a column of this type may be compared with such days by Parquet."""
+    if isinstance(kind, StructType):
+        return any(may_lose_days(field.dataType) for field in kind.fields)
+    return isinstance(kind, (DateType, TimestampType))
+
+
+def names_lost_days(spark: SparkSession, node: JavaObject) -> bool:
+    """Return whether a constant of the statement or of the source's query is in that month.
+
+    If a constant cannot be computed, it may be.
+
+    Args:
+        spark: The session.
+        node: Delta's resolved MERGE.
+    """
+    if is_on(spark, _WITH_NEW_DATES, otherwise=False):
+        return False
+    try:
+        return any(_MONTH in str(texts.mkString(" ")) for texts in _constants(spark, node))
+    except Exception as error:
+        logger.debug("the constants of a statement are not known: %s", said_by(error))
+        return True
+
+
+def may_filter_by_lost_days(spark: SparkSession, node: JavaObject) -> bool:
+    """Return whether Spark may compare a column with such a day.
+
+    Spark also filters by the values of scalar subqueries, which are known at run time alone.
+
+    Args:
+        spark: The session.
+        node: Delta's resolved MERGE.
+    """
+    if is_on(spark, _WITH_NEW_DATES, otherwise=False):
+        return False
+    subquery = Jvm.of(spark).catalyst.trees.TreePattern.PLAN_EXPRESSION()
+    if node.containsPattern(subquery) or node.source().containsPattern(subquery):
+        return True
+    return names_lost_days(spark, node)
+
+
+def _constants(spark: SparkSession, node: JavaObject) -> Iterator[JavaObject]:
+    """Yield Scala Seqs of the expressions with constants, computed as far as they can be."""
+    jvm = Jvm.of(spark)
+    fold = Jvm.singleton(jvm.catalyst.optimizer, "ConstantFolding")
+    yield jvm.nodes_within(fold.apply(node).expressions())
+    source = fold.apply(node.source())
+    nodes = jvm.nodes_within(jvm.seq([source]))
+    yield nodes.flatMap(jvm.function(_PLAN, "expressions"))
+    # A checkpoint does not show its query, but what holds of its rows.
+    yield source.collectLeaves().flatMap(jvm.function(_LOGICAL_PLAN, "constraints"))
+
 
 _LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
 
 
-def conjuncts(expression: JavaObject) -> list[JavaObject]:
+def conjuncts(expression: Expression) -> list[JavaObject]:
     """Split an expression into its AND-ed parts."""
     if expression.getClass().getSimpleName() == "And":
         return [*conjuncts(expression.left()), *conjuncts(expression.right())]
     return [expression]
 
 
-def asks_for_current(spark: SparkSession, plan: JavaObject) -> bool:
+def asks_for_current(spark: SparkSession, plan: Plan) -> bool:
     """Tell whether each query of a plan looks up the current time, user, catalog or schema."""
 
     def make() -> JavaObject:
-        return jvm_.jvm(spark).org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+        return Jvm.of(spark).catalyst.trees.TreePattern.CURRENT_LIKE()
 
-    return bool(plan.containsPattern(jvm_.made_once(spark, "CURRENT_LIKE", make)))
+    return bool(plan.containsPattern(Jvm.of(spark).made_once("CURRENT_LIKE", make)))
 
 
 @dataclass(frozen=True)
@@ -66,38 +132,38 @@ class ResolvedClause:
         condition = self.node.condition()
         if not condition.isDefined():
             return None
-        catalyst = jvm_.jvm(self.spark).org.apache.spark.sql.catalyst
+        catalyst = Jvm.of(self.spark).catalyst
         if condition.get().containsPattern(catalyst.trees.TreePattern.PYTHON_UDF()):
             return None
-        column = jvm_.column_of(self.spark, condition.get())
+        column = Jvm.of(self.spark).column_of(condition.get())
         # A lambda keeps its subexpressions inside of TryEval. Spark would compute those that it
         # shares with other expressions once, outside of it, and fail there.
         apart = F.exists(F.array(F.lit(True)), lambda _: column)
-        guarded = catalyst.expressions.TryEval(jvm_.expression_of(self.spark, apart))
-        return jvm_.column_of(self.spark, guarded)
+        guarded = catalyst.expressions.TryEval(Jvm.of(self.spark).expression_of(apart))
+        return Jvm.of(self.spark).column_of(guarded)
 
     @cached_property
     def values(self) -> tuple[Column, ...]:
         """For update and insert, one Column per column of the evolved target schema."""
-        actions = jvm_.iterate(self.node.resolvedActions())
-        return tuple(jvm_.column_of(self.spark, action.expr()) for action in actions)
+        actions = Jvm.iterate(self.node.resolvedActions())
+        return tuple(Jvm.of(self.spark).column_of(action.expr()) for action in actions)
 
     def value_expressions(self) -> JavaObject:
         """Return the clause's values as a Scala Seq of expressions, in a few JVM calls."""
-        value = jvm_.function(self.spark, f"{_LOGICAL}.DeltaMergeAction", "expr")
+        value = Jvm.of(self.spark).function(f"{_LOGICAL}.DeltaMergeAction", "expr")
         return self.node.resolvedActions().map(value)
 
     def row(self, wanted: numpy.ndarray | None = None) -> Column:
         """Return the values as one struct, in a few JVM calls; only those in the mask."""
-        view, values = jvm_.jvm(self.spark), self.value_expressions()
+        jvm, values = Jvm.of(self.spark), self.value_expressions()
         if wanted is not None and not wanted.all():
-            values = jvm_.select_where(view, values, wanted)
-        struct = jvm_.singleton(view.org.apache.spark.sql.catalyst.expressions, "CreateStruct")
-        return jvm_.column_of(self.spark, struct.apply(values))
+            values = jvm.select_where(values, wanted)
+        struct = Jvm.singleton(jvm.catalyst.expressions, "CreateStruct")
+        return jvm.column_of(struct.apply(values))
 
     def has_subquery(self) -> bool:
         """Return whether the clause's condition or values have a subquery."""
-        trees = jvm_.jvm(self.spark).org.apache.spark.sql.catalyst.trees
+        trees = Jvm.of(self.spark).catalyst.trees
         return bool(self.node.containsPattern(trees.TreePattern.PLAN_EXPRESSION()))
 
     def gives_same_values(self, other: ResolvedClause) -> bool:
@@ -126,7 +192,7 @@ class ResolvedMerge:
     skips_unchanged: bool = False
 
     def in_session(self, spark: SparkSession) -> ResolvedMerge:
-        """The same statement, for queries of another session; it keeps what Spark analyzed."""
+        """Return the statement for queries of another session; it keeps what Spark analyzed."""
         clauses = tuple(replace(clause, spark=spark) for clause in self.clauses)
         return replace(self, spark=spark, clauses=clauses)
 
@@ -178,7 +244,7 @@ class ResolvedMerge:
     @cached_property
     def condition(self) -> Column:
         """The ON condition over source and target attributes."""
-        return jvm_.column_of(self.spark, self.condition_expression)
+        return Jvm.of(self.spark).column_of(self.condition_expression)
 
     @property
     def condition_text(self) -> str:
@@ -188,13 +254,13 @@ class ResolvedMerge:
     @cached_property
     def source(self) -> DataFrame:
         """The source as the statement gives it."""
-        return jvm_.data_frame_of_plan(self.spark, self.source_plan)
+        return Jvm.of(self.spark).data_frame_of_plan(self.source_plan)
 
     @cached_property
     def target_columns(self) -> list[Column]:
         """The target's columns, in the order of its schema."""
-        output = jvm_.iterate(self.target_plan.output())
-        return [jvm_.column_of(self.spark, attribute) for attribute in output]
+        output = Jvm.iterate(self.target_plan.output())
+        return [Jvm.of(self.spark).column_of(attribute) for attribute in output]
 
     @cached_property
     def evolved_schema(self) -> StructType:
@@ -217,7 +283,7 @@ class ResolvedMerge:
     def takes_insert_only_path(self) -> bool:
         """Whether one anti join is the whole merge."""
         key = "spark.databricks.delta.merge.optimizeInsertOnlyMerge.enabled"
-        return self.is_insert_only and jvm_.is_on(self.spark, key, otherwise=True)
+        return self.is_insert_only and is_on(self.spark, key, otherwise=True)
 
     @property
     def is_matched_only(self) -> bool:
@@ -244,7 +310,7 @@ class ResolvedMerge:
     def condition_columns(self) -> list[str]:
         """Return the names of the target columns that the ON condition reads."""
         read = self.target_attributes.intersect(self.condition_expression.references())
-        return [attribute.name() for attribute in jvm_.iterate(read)]
+        return [attribute.name() for attribute in Jvm.iterate(read)]
 
     def scan_columns(self) -> list[str]:
         """Return the names of the target columns that decide which clause takes a row.
@@ -254,34 +320,34 @@ class ResolvedMerge:
         if self.skips_unchanged:
             return list(self.target_schema.names)
         read = self.target_attributes.intersect(self._read_by_conditions)
-        return [attribute.name() for attribute in jvm_.iterate(read)]
+        return [attribute.name() for attribute in Jvm.iterate(read)]
 
     def used_source(self) -> DataFrame:
         """Return the source with the columns that ON or any part of a clause reads."""
         read = self.node.references()
         if self.source_attributes.subsetOf(read):
             return self.source
-        used = jvm_.iterate(self.source_attributes.intersect(read))
-        return self.source.select(*[jvm_.column_of(self.spark, attribute) for attribute in used])
+        used = Jvm.iterate(self.source_attributes.intersect(read))
+        return self.source.select(*[Jvm.of(self.spark).column_of(attribute) for attribute in used])
 
     @property
     def is_case_sensitive(self) -> bool:
         """Whether names that differ in case alone are different."""
-        return jvm_.is_on(self.spark, "spark.sql.caseSensitive", otherwise=False)
+        return is_on(self.spark, "spark.sql.caseSensitive", otherwise=False)
 
     @cached_property
     def may_filter_by_lost_days(self) -> bool:
-        """Whether Spark may filter by days that its filters on Parquet files lack (`lost_days`)."""
+        """Whether Spark may filter by days that its filters on Parquet files lack."""
         return may_filter_by_lost_days(self.spark, self.node)
 
-    def attributes_of(self, expressions: Sequence[JavaObject]) -> JavaObject:
+    def attributes_of(self, expressions: Sequence[Expression]) -> JavaObject:
         """Return the attributes that expressions read."""
-        return self._attributes.apply(jvm_.seq(jvm_.jvm(self.spark), list(expressions)))
+        return self._attributes.apply(Jvm.of(self.spark).seq(list(expressions)))
 
     @property
     def _attributes(self) -> JavaObject:
-        expressions = jvm_.jvm(self.spark).org.apache.spark.sql.catalyst.expressions
-        return jvm_.singleton(expressions, "AttributeSet")
+        expressions = Jvm.of(self.spark).catalyst.expressions
+        return Jvm.singleton(expressions, "AttributeSet")
 
     @cached_property
     def _read_by_conditions(self) -> JavaObject:

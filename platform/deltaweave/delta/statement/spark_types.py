@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import DataType, StructField, StructType
 
-from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.jvm import JavaObject, Jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OF_LIMITED_LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
-"""The key in a column's metadata that says that it is CHAR or VARCHAR, or has such a part."""
+"""The key in a column's metadata that marks it as CHAR or VARCHAR, or has such a part."""
 
 # Schemas of up to so many columns are mostly one part of an answer, so they are read at once.
 _FEW_COLUMNS = 60
@@ -44,9 +43,9 @@ def schema_json(spark: SparkSession, java_schema: JavaObject, *, columns: int = 
         spark: The session.
         java_schema: The schema.
         columns: About how many columns it has, if that is known: those of many are read in pieces
-            (`jvm.text_of`).
+            (`Jvm.text`).
     """
     if columns <= _FEW_COLUMNS:
         return json.loads(java_schema.json())
-    [schema] = jvm_.json_of(spark, "org.apache.spark.sql.types.DataType", "json", [java_schema])
+    [schema] = Jvm.of(spark).json_of("org.apache.spark.sql.types.DataType", "json", [java_schema])
     return schema

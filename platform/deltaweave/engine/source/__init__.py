@@ -1,4 +1,4 @@
-"""The source of a merge: materialized where that is needed, counted, and its keys collected."""
+"""Prepare the source of a merge: materialize it where needed, count it, collect its keys."""
 
 from __future__ import annotations
 

@@ -9,29 +9,45 @@ columns that they read are collected instead.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructField, StructType
 
+from deltaweave.delta.files import (
+    ReadableColumn,
+    Reading,
+    Verdict,
+    are_own,
+    assumes_new_calendar,
+    readable,
+)
 from deltaweave.delta.jvm import (
     aliased,
     cast_to,
     column_named,
     column_of,
     constant,
+    expression_of,
     interrupts_shown,
+    jvm,
+    select_where,
     selected,
+    seq,
     sql_expression,
     translated,
     where_true,
     with_column,
 )
-from deltaweave.delta.scan import estimated_bytes, first_of_partitions
+from deltaweave.delta.releases import arrow_type
+from deltaweave.delta.scan import SourceFiles, estimated_bytes, first_of_partitions
 from deltaweave.delta.statement import Equality, ResolvedMerge, TargetReads
 from deltaweave.engine import limits
+from deltaweave.engine.attempts import attempted, reason_of, was_cancelled
+from deltaweave.engine.clauses import first_insert, first_match, with_broken
 from deltaweave.engine.columns import (
     BREAKS_CONSTRAINT,
     CLAUSE,
@@ -41,19 +57,16 @@ from deltaweave.engine.columns import (
     READ,
     VALUES,
 )
-from deltaweave.engine.local_attempt import attempted, reason_of, was_cancelled
+from deltaweave.engine.file_format import storage_of
 from deltaweave.engine.source.keys import SourceKeys, collected_keys
 from deltaweave.engine.source.prepared import PreparedSource
-from deltaweave.engine.source.read_table import rows_of_table
 from deltaweave.engine.source.widths import collected_within
-from deltaweave.engine.statement import first_insert, first_match, with_broken
-from deltaweave.engine.tasks import NotRewritableError, TooBigError
+from deltaweave.engine.tasks import NotRewritableError, Storage, TooBigError, all_rows
 from deltaweave.errors import ConstraintViolationError, SourceError
 
 if TYPE_CHECKING:
     import numpy
     import pyarrow
-
 
 logger = logging.getLogger(__name__)
 
@@ -156,11 +169,11 @@ def _rows(
         return with_broken_values(rows, merge, values_of, conditions) if conditions else rows
 
     if table is None:
-        max_rows = source.num_rows if source.is_counted else limits.MAX_ROWS_ON_DRIVER + 1
-        table = unless_it_fails(merge, query, max_rows, limits.MAX_BYTES_ON_DRIVER)
-    if table is not None and table.num_rows > limits.MAX_ROWS_ON_DRIVER:
-        raise TooBigError(f"there are more than {limits.MAX_ROWS_ON_DRIVER:,} rows")
-    if table is not None and table.nbytes > limits.MAX_BYTES_ON_DRIVER:
+        max_rows = source.num_rows if source.is_counted else limits.MAX_LOCAL_ROWS + 1
+        table = unless_it_fails(merge, query, max_rows, limits.MAX_LOCAL_BYTES)
+    if table is not None and table.num_rows > limits.MAX_LOCAL_ROWS:
+        raise TooBigError(f"there are more than {limits.MAX_LOCAL_ROWS:,} rows")
+    if table is not None and table.nbytes > limits.MAX_LOCAL_BYTES:
         raise TooBigError(f"the rows have {table.nbytes:,} bytes")
     return table
 
@@ -291,8 +304,8 @@ def _bounded(source: PreparedSource) -> DataFrame:
     """
     if source.is_counted:
         return source.rows
-    most = limits.MAX_ROWS_ON_DRIVER + 1
-    if estimated_bytes(source.rows) <= limits.MAX_BYTES_ON_DRIVER:
+    most = limits.MAX_LOCAL_ROWS + 1
+    if estimated_bytes(source.rows) <= limits.MAX_LOCAL_BYTES:
         return first_of_partitions(source.rows, most)
     return source.rows.limit(most)
 
@@ -304,3 +317,173 @@ def _remember_counts(source: PreparedSource, table: pyarrow.Table) -> None:
     if source.insertable is not None:
         are_taken = table[INSERT_CLAUSE].to_numpy() != NO_CLAUSE
         source.known.insertable = int(np.count_nonzero(are_taken))
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The columns of the source that keys and clauses take.
+
+    Attributes:
+        keys: The values for the equalities of the ON condition.
+        values: By the column of values, what its fields take.
+        places: By the column of values, the indexes of its fields among the target's columns.
+        read: What clauses read beside the target's columns.
+    """
+
+    keys: Sequence[StructField]
+    values: Mapping[str, Sequence[StructField]]
+    places: Mapping[str, Sequence[int]]
+    read: Sequence[StructField]
+
+    @cached_property
+    def all(self) -> list[StructField]:
+        """All columns of the source that are read, each once."""
+        used = [*self.keys, *self.read, *(field for each in self.values.values() for field in each)]
+        return list({field.name: field for field in used}.values())
+
+
+def rows_of_table(
+    merge: ResolvedMerge,
+    source: SourceFiles,
+    conjuncts: Sequence[Equality],
+    values_of: Mapping[int, str],
+    reads: TargetReads,
+) -> pyarrow.Table | None:
+    """Return a row for each source row: keys, clauses, values, columns that clauses read.
+
+    The same columns as those of the query that would evaluate them. None if that is left to it.
+
+    Args:
+        merge: The merge. New rows need not satisfy any condition.
+        source: The table.
+        conjuncts: The equalities of the ON condition.
+        values_of: By the index of a clause, the column of its values.
+        reads: What WHEN MATCHED clauses read of the target.
+
+    Raises:
+        TooBigError: The rows are too many or too big for the driver, however they are read.
+    """
+    attempt = partial(_rows_of_table, merge, source, conjuncts, values_of, reads)
+    found = attempted(merge.table, "Spark reads the source", attempt)
+    if isinstance(found, TooBigError):
+        raise found
+    return found
+
+
+def _rows_of_table(
+    merge: ResolvedMerge,
+    source: SourceFiles,
+    conjuncts: Sequence[Equality],
+    values_of: Mapping[int, str],
+    reads: TargetReads,
+) -> pyarrow.Table | TooBigError | None:
+    kinds = ("not_matched",) if reads.takes_query else ("matched", "not_matched")
+    if any(clause.condition is not None for kind in kinds for clause in merge.of_kind(kind)):
+        return None
+    columns = _columns(merge, source, conjuncts, values_of, reads)
+    if columns is None:
+        return None
+    storage, read = storage_of(source.table), _readable(source, columns.all)
+    if storage is None or read is None:
+        return None
+    try:
+        rows = _read(source, storage, read)
+    except TooBigError as error:  # for Spark to collect, too
+        return error
+    return _as_collected(merge, rows, columns, reads)
+
+
+def _columns(
+    merge: ResolvedMerge,
+    source: SourceFiles,
+    conjuncts: Sequence[Equality],
+    values_of: Mapping[int, str],
+    reads: TargetReads,
+) -> _Columns | None:
+    """Return the columns that keys and clauses take; None if one takes anything else."""
+    import numpy as np
+
+    spark, view = merge.spark, jvm(merge.spark)
+    keys = source.columns(seq(view, [expression_of(spark, each.source) for each in conjuncts]))
+    read = source.columns(seq(view, [each.node for each in reads.source])) if reads.source else []
+    if keys is None or read is None:
+        return None
+    values: dict[str, Sequence[StructField]] = {}
+    places: dict[str, Sequence[int]] = {}
+    for i, name in values_of.items():
+        if name in values:
+            continue
+        expressions, wanted = merge.clauses[i].value_expressions(), reads.computed.get(i)
+        if wanted is not None:
+            expressions = select_where(view, expressions, wanted)
+        else:
+            wanted = np.ones(len(merge.evolved_schema), dtype=bool)
+        taken, places[name] = source.columns(expressions), np.flatnonzero(wanted).tolist()
+        if taken is None:
+            return None
+        given = [merge.evolved_schema.fields[place].dataType for place in places[name]]
+        if [field.dataType for field in taken] != given:
+            return None  # to cast them is left to Spark
+        values[name] = taken
+    return _Columns(keys, values, places, read)
+
+
+def _readable(source: SourceFiles, columns: Sequence[StructField]) -> list[ReadableColumn] | None:
+    """Return the columns as Arrow reads them; None if it may not, as far as the log shows."""
+    table, files = source.table, source.files
+    may_read = (
+        files.size_in_bytes <= limits.MAX_LOCAL_ESTIMATED_BYTES
+        and (files.num_records or 0) <= limits.MAX_LOCAL_ROWS
+        and not files.num_vectors
+        and bool(are_own(files).all())
+        and not {column.name for column in columns} & set(table.partition_columns)
+        and table.metadata.column_mapping in ("none", "name")
+        and not table.metadata.has_unused_names
+    )
+    if not may_read:
+        return None
+    reading = Reading(table.spark)
+    found = [readable(column, reading) for column in columns]
+    allowed = [each for each in found if not isinstance(each, Verdict)]
+    return allowed if len(allowed) == len(found) else None
+
+
+def _read(
+    source: SourceFiles, storage: Storage, columns: Sequence[ReadableColumn]
+) -> pyarrow.Table:
+    """Read the rows of the files, one after the other, with columns named as in the table."""
+    import pyarrow as pa
+
+    spark, physical = source.table.spark, source.table.physical_names
+    fields = [(physical[each.name], arrow_type(spark, each.column.dataType)) for each in columns]
+    schema = pa.schema(fields)
+    is_new = assumes_new_calendar(spark)
+    parts, num_rows, size = [schema.empty_table()], 0, 0
+    for location in source.files.rows["location"].to_pylist():
+        most = limits.MAX_LOCAL_ROWS - num_rows, limits.MAX_LOCAL_BYTES - size
+        parts.append(all_rows(storage, location, schema, *most, new_calendar=is_new))
+        num_rows, size = num_rows + parts[-1].num_rows, size + parts[-1].nbytes
+    rows = pa.concat_tables(parts).combine_chunks()
+    return rows.rename_columns([column.name for column in columns])
+
+
+def _as_collected(
+    merge: ResolvedMerge, rows: pyarrow.Table, columns: _Columns, reads: TargetReads
+) -> pyarrow.Table:
+    import pyarrow as pa
+
+    def clause(kind: str) -> pyarrow.Array:
+        first = next((i for i, each in enumerate(merge.clauses) if each.kind == kind), NO_CLAUSE)
+        return pa.repeat(pa.scalar(first, pa.int32()), rows.num_rows)
+
+    matched = pa.repeat(pa.scalar(NO_CLAUSE, pa.int32()), rows.num_rows)
+    collected = {f"{KEY}{i}": rows[field.name] for i, field in enumerate(columns.keys)}
+    collected[CLAUSE] = matched if reads.takes_query else clause("matched")
+    collected[INSERT_CLAUSE] = clause("not_matched")
+    for name, fields in columns.values.items():
+        arrays = [rows[field.name].combine_chunks() for field in fields]
+        names = [f"v{place}" for place in columns.places[name]]
+        collected[name] = pa.StructArray.from_arrays(arrays, names)
+    for i, field in enumerate(columns.read):
+        collected[f"{READ}{i}"] = rows[field.name]
+    return pa.table(collected)

@@ -30,10 +30,10 @@ from deltaweave.delta.scan import (
 )
 from deltaweave.delta.statement import ResolvedMerge, may_lose_days
 from deltaweave.engine import limits
+from deltaweave.engine.attempts import reason_of, was_cancelled
+from deltaweave.engine.clauses import insertable
 from deltaweave.engine.columns import SOURCE_ROW_ID, SOURCE_ROW_PRESENT
-from deltaweave.engine.local_attempt import reason_of, was_cancelled
 from deltaweave.engine.source.widths import can_be_measured, fixed_width, width_of
-from deltaweave.engine.statement import insertable
 from deltaweave.errors import SourceError
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class PreparedSource:
         reason: Why the source was materialized or not, in Delta's words.
         gives_same_rows: Whether evaluating them again is certain to give the same rows.
         insertable: Whether an insert clause takes a row if it matches nothing; None if that is not
-            asked for (see unaffected_rows).
+            asked for (see `num_unaffected`).
         files: What it is read from, if it is all rows of a table whose files are known.
         known: Counts that are known.
     """

@@ -19,9 +19,9 @@ from deltaweave import Table, errors
 from deltaweave.delta.commit import TableLock, commit_call
 from deltaweave.delta.commit.commit_call import committed
 from deltaweave.delta.commit.transaction import Transaction
-from deltaweave.delta.jvm import gateway
-from deltaweave.engine.find import key_index
-from deltaweave.engine.find.pairs import Pairs
+from deltaweave.delta.jvm import Jvm
+from deltaweave.engine.pairs.pairs import Pairs
+from deltaweave.engine.prune import key_index
 from tests.builders import frame, write_table
 from tests.oracles import newest_version, rows_as_text
 from tests.settings import configured
@@ -106,13 +106,13 @@ def commit_of(
     table: Table, then: Callable[[Any], None] = lambda _: None
 ) -> tuple[Any, Any, Callable[[], int]]:
     """Delta's log and transaction of a table, and a commit without files, after which more runs."""
-    view, log = gateway.jvm(table.spark), table._log().log
-    nothing = gateway.option(view, None)
+    jvm, log = Jvm.of(table.spark), table._log().log
+    nothing = jvm.option(None)
     transaction = log.startTransaction(nothing, nothing)
-    operation = view.org.apache.spark.sql.delta.DeltaOperations.ComputeStats(gateway.seq(view, []))
+    operation = jvm.delta.DeltaOperations.ComputeStats(jvm.seq([]))
 
     def commit() -> int:
-        version = int(transaction.commit(gateway.seq(view, []), operation))
+        version = int(transaction.commit(jvm.seq([]), operation))
         then(transaction)
         return version
 
@@ -208,7 +208,7 @@ def test_an_interrupt_before_the_commit_ends_it_and_releases_the_lock(
     threads = []
 
     def interrupted(*arguments: Any) -> Any:
-        threads.append(started(*arguments)[1])
+        threads.append(started(*arguments).future)
         raise KeyboardInterrupt
 
     started = commit_call.started

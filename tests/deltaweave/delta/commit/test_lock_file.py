@@ -20,7 +20,7 @@ from types import SimpleNamespace
 import pytest
 
 from deltaweave import errors
-from deltaweave.delta.commit import local_disk, lock_file, mounts
+from deltaweave.delta.commit import lock_file, table_lock
 from tests.lock_users import alone, count_up, session_with_limit
 from tests.locks import held_by_another_process, is_free, waits_for_locks
 from tests.locks import lock_file as lock_of
@@ -295,9 +295,9 @@ def test_a_mount_that_refuses_to_change_permissions_has_a_lock(
         assert not is_free(table)
 
 
-def creating(directory: Path, at: Path | None = None) -> local_disk.TableLock:
+def creating(directory: Path, at: Path | None = None) -> table_lock.TableLock:
     location = f"file:{at or directory}"
-    lock = local_disk.TableLock(session_with_limit(0), location, table="orders")
+    lock = table_lock.TableLock(session_with_limit(0), location, table="orders")
     lock.take_for_creation(lambda: directory.mkdir(exist_ok=True))
     return lock
 
@@ -315,7 +315,7 @@ def test_a_place_that_is_refused_is_not_waited_for(table: Path) -> None:
     def refused() -> None:
         raise errors.AccessDeniedError("its file system refuses it.", table="orders")
 
-    lock = local_disk.TableLock(session_with_limit(600), f"file:{table}", table="orders")
+    lock = table_lock.TableLock(session_with_limit(600), f"file:{table}", table="orders")
     with pytest.raises(errors.AccessDeniedError):
         lock.take_for_creation(refused)
 
@@ -333,7 +333,7 @@ def test_a_directory_whose_parent_takes_no_file_is_locked_itself(
     monkeypatch.setattr(lock_file.os, "open", refuse)
     may = os.access
     monkeypatch.setattr(
-        local_disk.os, "access", lambda path, *a, **k: path != of_file and may(path, *a, **k)
+        table_lock.os, "access", lambda path, *a, **k: path != of_file and may(path, *a, **k)
     )
     with creating(table):
         descriptor = opened(table, os.O_RDONLY)
@@ -374,8 +374,8 @@ def test_the_time_limit_starts_again_when_another_commit_takes_the_lock(
 
     # Of this module alone: other threads of the process have the real clock.
     fake = SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep)
-    monkeypatch.setattr(local_disk, "_holder", lambda _: next(named))
-    monkeypatch.setattr(local_disk, "time", fake)
+    monkeypatch.setattr(table_lock, "_holder", lambda _: next(named))
+    monkeypatch.setattr(table_lock, "time", fake)
     with (
         held_by_another_process(lock_of(table)),
         pytest.raises(errors.TableLockedError) as raised,
@@ -440,7 +440,7 @@ def test_lock_holders_without_a_record_are_told_apart_by_their_commits(
         os.utime(lock_of(table).parent, (version, version))
         lock_of(table).touch()
         os.utime(lock_of(table).parent, (version, version))
-        holders.append(local_disk._holder(lock_of(table)))
+        holders.append(table_lock._holder(lock_of(table)))
     assert len(set(holders)) == 3
     assert holders[2].endswith("another host (last commit: 1970-01-01T00:00:02+00:00)")
 
@@ -492,7 +492,7 @@ def test_an_interrupt_ends_the_wait(table: Path, monkeypatch: pytest.MonkeyPatch
 
     with held_by_another_process(lock_of(table)):
         clock = SimpleNamespace(monotonic=time.monotonic, sleep=interrupted)
-        monkeypatch.setattr(local_disk, "time", clock)
+        monkeypatch.setattr(table_lock, "time", clock)
         with pytest.raises(KeyboardInterrupt), alone(table, 60):
             pytest.fail("another process holds it")
     assert is_free(table)
@@ -526,7 +526,7 @@ def test_elsewhere_there_is_no_lock(location: str) -> None:
 
 
 def alone_at(location: str) -> object:
-    return local_disk.alone_on_local_disk(None, location, table="t", operation="MERGE")  # type: ignore[arg-type]
+    return table_lock.alone_on_local_disk(None, location, table="t", operation="MERGE")  # type: ignore[arg-type]
 
 
 def test_a_file_system_without_locks_is_written_without_one(
@@ -617,7 +617,7 @@ def test_a_mount_whose_locks_may_not_hold_on_all_hosts_is_logged_once(
     lines += [f"3 1 0:52 / {place} rw,relatime shared:1 - {mounts_list}"]
     lines += [f"4 1 0:53 / {place}-other rw - fuse.other x rw"]
     listed.write_text("\n".join(lines))
-    monkeypatch.setattr(mounts, "_LIST", listed)
+    monkeypatch.setattr(table_lock, "_MOUNTS", listed)
     for _ in range(2):
         with alone(table, 1):
             pass

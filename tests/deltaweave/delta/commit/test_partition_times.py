@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaweave import Table, merge
+from deltaweave.delta.commit.partition_times import repeated_hours
 from deltaweave.delta.jvm import active
-from deltaweave.delta.log import hours_that_repeat
 from deltaweave.errors import StatementError
 from deltaweave.maintenance.operations import OPERATIONS
 from deltaweave.maintenance.policy import UpkeepPolicy
@@ -230,7 +230,7 @@ def test_zones_are_those_of_java(spark: SparkSession, zone: str) -> None:
     session.conf.set("spark.sql.session.timeZone", zone)
     values = ["2026-11-01T08:30:00.000000Z", None, "+10000-01-01T00:00:00.000000Z"]
     values += ["0000-12-31T23:06:32.000000Z", "0001-01-01T00:00:00.000000Z"]
-    hours = hours_that_repeat(spark, session._jsparkSession, values)
+    hours = repeated_hours(spark, session._jsparkSession, values)
     assert [hour.back for hour in hours] == ([] if zone == "+02:00" else [3600])
 
 

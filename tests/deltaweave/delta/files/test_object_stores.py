@@ -21,11 +21,12 @@ TEMPORARY = {**AMAZON, "session.token": "passing"}
 BOTH = f"{S3A}.SimpleAWSCredentialsProvider,\n  {S3A}.TemporaryAWSCredentialsProvider"
 
 
-def arguments(spark: SparkSession, settings: Mapping[str, str]) -> dict[str, Any] | str:
+def arguments(spark: SparkSession, settings: Mapping[str, str]) -> Mapping[str, Any] | str:
     configuration = jvm_.jvm(spark).org.apache.hadoop.conf.Configuration()
     for name, value in settings.items():
         configuration.set(name if "security" in name else f"fs.s3a.{name}", value)
-    return object_stores.arguments_by(spark, configuration)
+    found = object_stores.settings_by(spark, configuration)
+    return found.arguments if found.verdict.ok else found.verdict.reason
 
 
 @pytest.mark.parametrize(
@@ -83,9 +84,9 @@ def test_keys_are_in_no_log_of_calls_to_the_jvm(
     for name, value in {**AMAZON, "bucket.other.secret.key": "hidden too"}.items():
         configuration.set(f"fs.s3a.{name}", value)
     with caplog.at_level(logging.DEBUG, "py4j"):
-        found = object_stores.arguments_by(spark, configuration)
+        found = object_stores.settings_by(spark, configuration)
 
-    assert isinstance(found, dict)
+    assert found.verdict.ok
     assert "Answer received" in caplog.text
     assert "hidden" not in caplog.text
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave.delta.jvm import translated
-from deltaweave.delta.jvm.exceeded_limits import exceeded_limit
+from deltaweave.delta.jvm.errors import exceeded_limit
 from deltaweave.errors import (
     NOTHING_WRITTEN,
     LimitExceededError,

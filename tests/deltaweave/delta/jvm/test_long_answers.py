@@ -16,8 +16,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from deltaweave.delta.jvm import json_of
-from deltaweave.delta.jvm.gateway import text_of
+from deltaweave.delta.jvm import Jvm
 from deltaweave.delta.statement import spark_schema
 
 PART, SEGMENT = 8_192, 65_483  # bytes: of an answer of py4j, of a segment on loopback
@@ -43,7 +42,7 @@ def test_long_text_comes_as_it_is_in_answers_that_do_not_wait(
 
     with monkeypatch.context() as patch:
         patch.setattr(GatewayClient, "send_command", listen)
-        assert text_of(buffer) == text
+        assert Jvm.text_of(buffer) == text
     sizes = [len(answer.encode()) + 2 for answer in answers]  # "!" goes before, a new line after
     assert all(size <= PART or size > PART + SEGMENT for size in sizes), sizes
 
@@ -81,5 +80,5 @@ def test_json_of_several_objects_comes_in_their_order(spark: SparkSession) -> No
     types = ["array<int>", "string", "array<int>"]
     parsed = [view.org.apache.spark.sql.types.DataType.fromDDL(each) for each in types]
     array = {"type": "array", "elementType": "integer", "containsNull": True}
-    assert json_of(spark, DATA_TYPE, "json", parsed) == [array, "string", array]
-    assert json_of(spark, DATA_TYPE, "json", []) == []
+    assert Jvm.of(spark).json_of(DATA_TYPE, "json", parsed) == [array, "string", array]
+    assert Jvm.of(spark).json_of(DATA_TYPE, "json", []) == []

@@ -8,66 +8,67 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaweave import Table, errors
-from deltaweave.delta.jvm import jvm, singleton
+from deltaweave.delta.jvm import Jvm
 from deltaweave.delta.log import features
 from deltaweave.delta.log.table_log import TableLog
 from deltaweave.verdict import YES, Verdict
 from tests.builders import frame, write_table
 from tests.oracles import newest_version
 
-# By feature: whether a merge writes such tables, and whether its output may be committed on a newer
-# version of a table that uses the feature.
+# By feature: whether a merge writes such tables, and where a table uses the feature, whether the
+# local backend does, whether Arrow copies and writes its files, and whether a merge's output may be
+# committed on a newer version.
 ANSWERS = {
-    "adaptiveMetadata-preview": (False, False),
-    "allowColumnDefaults": (True, True),
-    "appendOnly": (True, True),
-    "catalogManaged": (False, False),
-    "changeDataFeed": (True, True),
-    "checkConstraints": (True, True),
-    "checkpointProtection": (True, True),
-    "clustering": (True, True),
-    "columnMapping": (True, True),
-    "coordinatedCommits-preview": (False, False),
-    "deletionVectors": (True, True),
-    "domainMetadata": (True, True),
-    "generatedColumns": (True, True),
-    "geospatial": (False, False),
-    "geospatial-dev": (False, False),
-    "icebergCompatV1": (False, False),
-    "icebergCompatV2": (False, False),
-    "icebergCompatV3": (False, False),
-    "identityColumns": (True, False),  # values are given out by the transaction that lost
-    "inCommitTimestamp": (True, True),
-    "invariants": (True, True),
-    "materializePartitionColumns": (True, True),
-    "rowTracking": (True, True),
-    "timestampNtz": (True, True),
-    "typeWidening": (True, True),
-    "typeWidening-preview": (True, True),
-    "v2Checkpoint": (True, True),
-    "vacuumProtocolCheck": (True, True),
-    "variantShredding": (True, True),
-    "variantShredding-preview": (True, True),
-    "variantType": (True, True),
-    "variantType-preview": (True, True),
+    "adaptiveMetadata-preview": (False, False, False, False),
+    "allowColumnDefaults": (True, True, True, True),
+    "appendOnly": (True, True, True, True),
+    "catalogManaged": (False, False, False, False),
+    "changeDataFeed": (True, True, True, True),
+    "checkConstraints": (True, True, True, True),
+    "checkpointProtection": (True, True, True, True),
+    "clustering": (True, True, True, True),
+    "columnMapping": (True, False, False, True),
+    "coordinatedCommits-preview": (False, False, False, False),
+    "deletionVectors": (True, True, True, True),
+    "domainMetadata": (True, True, True, True),
+    "generatedColumns": (True, False, False, True),
+    "geospatial": (False, False, False, False),
+    "geospatial-dev": (False, False, False, False),
+    "icebergCompatV1": (False, False, False, False),
+    "icebergCompatV2": (False, False, False, False),
+    "icebergCompatV3": (False, False, False, False),
+    # Values are given out by the transaction that lost.
+    "identityColumns": (True, False, True, False),
+    "inCommitTimestamp": (True, True, True, True),
+    "invariants": (True, True, True, True),
+    "materializePartitionColumns": (True, False, False, True),
+    "rowTracking": (True, False, True, True),
+    "timestampNtz": (True, True, True, True),
+    "typeWidening": (True, True, True, True),
+    "typeWidening-preview": (True, True, True, True),
+    "v2Checkpoint": (True, True, True, True),
+    "vacuumProtocolCheck": (True, True, True, True),
+    "variantShredding": (True, True, True, True),
+    "variantShredding-preview": (True, True, True, True),
+    "variantType": (True, True, True, True),
+    "variantType-preview": (True, True, True, True),
 }
 
 
 def test_each_feature_that_delta_knows_has_an_answer(spark: SparkSession) -> None:
-    delta = jvm(spark).org.apache.spark.sql.delta
-    known = singleton(delta, "TableFeature").allSupportedFeaturesMap().keys().mkString(" ")
+    jvm = Jvm.of(spark)
+    known = jvm.singleton(jvm.delta, "TableFeature").allSupportedFeaturesMap().keys().mkString(" ")
     # Delta of another release may know fewer.
     assert set(str(known).split()) <= {name.lower() for name in ANSWERS}
-    merged = {
-        name: (name in features.FEATURES, name in features.FEATURES and _may_rebase(name))
-        for name in ANSWERS
-    }
-    assert merged == ANSWERS
+    assert {name: _answers(name) for name in ANSWERS} == ANSWERS
     assert set(features.FEATURES) <= set(ANSWERS)
 
 
-def _may_rebase(name: str) -> bool:
-    return features.FEATURES[name].rebase.ok
+def _answers(name: str) -> tuple[bool, bool, bool, bool]:
+    feature = features.FEATURES.get(name)
+    if feature is None:
+        return False, False, False, False
+    return True, feature.local.ok, feature.in_place.ok, feature.rebase.ok
 
 
 @pytest.fixture

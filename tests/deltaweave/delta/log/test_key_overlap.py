@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from deltaweave import Table
-from deltaweave.delta.log.key_overlap import KeyOverlap, _overlap
-from deltaweave.delta.log.statistics import Bounds
+from deltaweave.delta.log.statistics import Bounds, KeyOverlap, _overlap
 from deltaweave.errors import StatementError
 from tests.builders import Rows, write_table
 

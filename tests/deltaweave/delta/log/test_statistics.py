@@ -37,12 +37,11 @@ from pyspark.sql.types import (
 
 import deltaweave
 from deltaweave import Table
-from deltaweave.delta.log import actions, num_records, statistics
-from deltaweave.delta.log.arrow_values import sorted_values
+from deltaweave.delta.log import actions, statistic_bounds, statistics
 from deltaweave.delta.log.file_list import FileList
-from deltaweave.delta.log.statistics import Bounds, bounds
+from deltaweave.delta.log.statistics import Bounds, bounds, sorted_values
+from deltaweave.engine.settings import REWRITE_IN_PLACE
 from deltaweave.engine.tasks.file_statistics import Statistics
-from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.settings import configured
 from tests.spark_jobs import jobs_of
 
@@ -290,7 +289,7 @@ DRAWN = {
 def bounds_by(text: str, data_type: DataType) -> tuple[Any, Any]:
     """The bounds of `k` by the text of its file's statistics."""
     column = statistics._KnownColumn(("k",), data_type, False, False)
-    found = num_records.parsed(text)
+    found = statistic_bounds.parsed(text)
     lows, highs = ([statistics._at(found.get(of), ("k",))] for of in ("minValues", "maxValues"))
     known = column.bounds(statistics._Raw(lows, highs, [None], [None]))
     return known.lows[0], known.highs[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deltaweave.delta.scan.directories import directory_of, show_files_of
+from deltaweave.delta.scan.dependence import directory_of, show_files_of
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaweave.engine import limits
-from deltaweave.engine.find.driver_keys import SOURCE_NUMBER
-from deltaweave.engine.find.numbered_keys import NumberedKeys
+from deltaweave.engine.backends.local.keys import SOURCE_NUMBER, NumberedKeys
 
 KINDS = {
     pa.int8(): st.integers(-128, 127),

@@ -15,9 +15,9 @@ from pyspark.sql import functions as F
 
 import deltaweave
 from deltaweave.engine import limits
+from deltaweave.engine.backends import spark as spark_backend
 from deltaweave.engine.columns import CLAUSE, FILE, SOURCE_ROW, TARGET_ROW_ID
-from deltaweave.engine.find import scan
-from deltaweave.engine.find.pairs import Pairs, brought_to_driver
+from deltaweave.engine.pairs.pairs import Pairs, brought_to_driver
 from tests.big_source import keep_pairs_on_executors
 from tests.builders import frame, write_table
 from tests.spark_jobs import jobs_of
@@ -190,7 +190,7 @@ def test_merges_are_those_of_built_in_merge_wherever_pairs_are(
             patch.setattr(limits, "MAX_PAIRS_ON_DRIVER", 1)
             return brought_to_driver(*arguments, **options)
 
-    monkeypatch.setattr(scan, "brought_to_driver", too_many)
+    monkeypatch.setattr(spark_backend, "brought_to_driver", too_many)
     assert merged("too many", ours) == expected
 
 

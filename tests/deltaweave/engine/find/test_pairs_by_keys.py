@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 import deltaweave
 from deltaweave import Table
 from deltaweave.engine import limits
-from deltaweave.engine.find import ON_DRIVER, pairs_by_keys, scan
-from deltaweave.engine.write.mark_or_rewrite import MAX_MARKED_FRACTION
-from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
+from deltaweave.engine.backends import spark as spark_backend
+from deltaweave.engine.backends.local import pairs as local_pairs
+from deltaweave.engine.settings import MAX_MARKED_FRACTION, ON_DRIVER, REWRITE_IN_PLACE
 from tests.builders import frame, write_table
 from tests.merge_cases.case import (
     AMBIGUOUS,
@@ -254,9 +254,9 @@ LAYOUTS = {
 @pytest.fixture
 def pairs(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The pairs of merges whose source has more rows than the driver takes."""
-    monkeypatch.setattr(limits, "MAX_ROWS_ON_DRIVER", 0)
+    monkeypatch.setattr(limits, "MAX_LOCAL_ROWS", 0)
     with configured(spark, {ON_DRIVER: "true"}):
-        yield spied(monkeypatch, scan, "pairs_by_keys")
+        yield spied(monkeypatch, spark_backend, "pairs_by_keys")
 
 
 def runs() -> Iterator[Any]:
@@ -314,8 +314,8 @@ def test_rows_of_a_materialized_source_are_known_by_their_numbers(
     ("name", "limit"),
     [
         ("MAX_PAIRS_BY_KEYS", 3),
-        ("MAX_TARGET_ROWS_ON_DRIVER", 0),
-        ("MAX_POSSIBLE_BYTES_ON_DRIVER", 9),
+        ("MAX_LOCAL_TARGET_ROWS", 0),
+        ("MAX_LOCAL_POSSIBLE_BYTES", 9),
     ],
 )
 def test_spark_finds_the_pairs_above_a_limit(
@@ -365,9 +365,7 @@ def test_what_is_left_of_files_is_copied(
 def test_executors_with_cores_of_their_own_find_the_pairs(
     spark: SparkSession, tmp_path: Path, pairs: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        pairs_by_keys, "is_local", lambda master: master != spark.sparkContext.master
-    )
+    monkeypatch.setattr(local_pairs, "is_local", lambda master: master != spark.sparkContext.master)
     stage = Stage(spark, KEYED, tmp_path)
     assert_outcome(KEYED, stage.by_sql(), stage.by_oracle())
     assert pairs == [None]

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import deltaweave
 from deltaweave import Table
-from deltaweave.engine.source.key_ranges import KeyRanges, key_ranges
+from deltaweave.engine.source.keys import KeyRanges, key_ranges
 from tests.big_source import collect_no_keys
 from tests.builders import Rows, frame, write_table
 from tests.merge_cases.case import (

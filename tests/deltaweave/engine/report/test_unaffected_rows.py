@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import deltaweave
 from deltaweave import MergeResult, Table
-from deltaweave.engine.find import scan
+from deltaweave.engine.backends import spark as spark_backend
 from deltaweave.engine.source import keys
 from deltaweave.engine.source import prepared as engine_source
 from tests.spark_jobs import jobs_of
@@ -109,7 +109,7 @@ def test_every_source_row_is_accounted_for(
     on_driver: bool,
 ) -> None:
     if not on_driver:
-        monkeypatch.setattr(scan, "brought_to_driver", lambda *_, **__: None)
+        monkeypatch.setattr(spark_backend, "brought_to_driver", lambda *_, **__: None)
 
     result = merged(target(spark, tmp_path), clauses, on=on)
 
@@ -189,15 +189,15 @@ def test_what_cannot_be_counted_is_not_told(spark: SparkSession, tmp_path: Path)
 def test_a_lost_row_is_not_accounted_for(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from deltaweave.engine.write.rows import parts
+    from deltaweave.engine.strategies import rows
 
-    real = parts.rows_after_scan
+    real = rows.rows_after_scan
 
     def losing(*arguments: object) -> DataFrame:
         rows: DataFrame = real(*arguments)  # type: ignore[arg-type]
         return rows.where("k <> 4")
 
-    monkeypatch.setattr(parts, "rows_after_scan", losing)
+    monkeypatch.setattr(rows, "rows_after_scan", losing)
     rows, accounted_for = accounted(merged(target(spark, tmp_path), UPSERT_AND_DELETE))
     assert (rows, accounted_for) == (6, 5)
 

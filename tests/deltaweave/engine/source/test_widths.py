@@ -14,7 +14,7 @@ from pyspark.sql.classic.dataframe import DataFrame
 
 from deltaweave import Table
 from deltaweave.engine import limits
-from deltaweave.engine.find import ON_DRIVER
+from deltaweave.engine.settings import ON_DRIVER
 from deltaweave.engine.source import collected_within
 from deltaweave.engine.tasks import TooBigError
 from tests.builders import frame, write_table
@@ -80,7 +80,7 @@ def test_rows_come_whole_or_not_at_all(
 def test_rows_of_a_kilobyte_come_by_one_job(spark: SparkSession, sizes: list[int]) -> None:
     """No more is known than that the rows are few enough for the driver."""
     rows = spark.range(ROWS).selectExpr("id", "repeat('x', 1000) AS v")
-    found = collected_within(rows, limits.MAX_ROWS_ON_DRIVER + 1, limits.MAX_BYTES_ON_DRIVER)
+    found = collected_within(rows, limits.MAX_LOCAL_ROWS + 1, limits.MAX_LOCAL_BYTES)
     assert pc.all(pc.equal(pc.binary_length(found["v"]), 1_000)).as_py()
     assert (found.num_rows, len(sizes)) == (ROWS, 1)
 
@@ -94,7 +94,7 @@ def test_a_source_that_is_too_big_decoded_is_left_to_spark(
     *,
     is_table: bool,
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_BYTES_ON_DRIVER", MIB)
+    monkeypatch.setattr(limits, "MAX_LOCAL_BYTES", MIB)
     monkeypatch.setattr(limits, "MAX_BYTES_SENT", 2 * MIB)
     on_driver = written_on_driver(monkeypatch)
     schema = "k INT, v STRING"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -19,8 +20,9 @@ import deltaweave
 from assets.object_store import ObjectStore, object_store
 from deltaweave import MergeResult, Table
 from deltaweave.delta.files import object_stores
+from deltaweave.engine.backends.local import merge as local_merge
 from deltaweave.engine.source import collected
-from deltaweave.engine.write import changes
+from deltaweave.engine.strategies import copy_in_place
 from resources.environments import S3A_PACKAGE
 from tests.builders import frame
 from tests.conftest import TINY_DATA
@@ -98,8 +100,8 @@ def by_layouts(spark: SparkSession, store: ObjectStore) -> dict[str, Any]:
             path = f"s3a://lake/a b%20#ü/{where}/{layout}"
             table = made(spark, path, layout)
             with pytest.MonkeyPatch.context() as patch, configured(spark, settings):
-                on_driver = spied(patch, changes, "write_on_driver")
-                in_place = spied(patch, changes, "rewrite_in_place")
+                on_driver = spied(patch, local_merge, "write_files")
+                in_place = spied(patch, copy_in_place, "rewrite_in_place")
                 result = merged(spark, table, source(spark))
             outcome[f"{layout}, {where}"] = {
                 "on_driver": len(on_driver),
@@ -123,7 +125,7 @@ def of_many_rows(spark: SparkSession, store: ObjectStore) -> dict[str, Any]:
     table.create_if_missing(many.schema, properties={"delta.enableDeletionVectors": "false"})
     table.write(many, "append")
     with pytest.MonkeyPatch.context() as patch, configured(spark, ON_DRIVER):
-        on_driver = spied(patch, changes, "write_on_driver")
+        on_driver = spied(patch, local_merge, "write_files")
         begun = spied(patch, store.uploads, "begin")
         merged(spark, table, spark.sql("SELECT -1L AS k, 'x' AS v0, 'y' AS v1"))
         updated = "SELECT 7L AS k, 'x' AS v0, 'y' AS v1"
@@ -156,8 +158,8 @@ def by_spark_alone(spark: SparkSession, store: ObjectStore) -> list[dict[str, An
     for settings in (ON_DRIVER, ON_EXECUTORS):
         table = made(spark, f"s3a://sealed/{len(outcome)}", "copy on write")
         with pytest.MonkeyPatch.context() as patch, configured(spark, settings):
-            by_arrow = spied(patch, changes, "write_on_driver")
-            in_place = spied(patch, changes, "rewrite_in_place")
+            by_arrow = spied(patch, local_merge, "write_files")
+            in_place = spied(patch, copy_in_place, "rewrite_in_place")
             merged(spark, table, source(spark))
         outcome.append({"by_arrow": len(by_arrow) + len(in_place), "rows": rows(table)})
     return outcome
@@ -166,15 +168,20 @@ def by_spark_alone(spark: SparkSession, store: ObjectStore) -> list[dict[str, An
 def where_arrow_means_another_store(spark: SparkSession, store: ObjectStore) -> dict[str, Any]:
     """As where the JVM's environment names a store that Arrow knows nothing of."""
     table = made(spark, "s3a://lake/elsewhere", "copy on write")
-    arguments_by = object_stores.arguments_by
+    settings_by = object_stores.settings_by
     with (
         object_store(ObjectStore(access_key=KEY)) as (another, endpoint),
         pytest.MonkeyPatch.context() as patch,
         configured(spark, ON_DRIVER),
     ):
         host = {"endpoint_override": endpoint.removeprefix("http://")}
-        patch.setattr(object_stores, "arguments_by", lambda *given: arguments_by(*given) | host)
-        on_driver = spied(patch, changes, "write_on_driver")
+
+        def on_another(*given: Any) -> object_stores.StoreSettings:
+            found = settings_by(*given)
+            return replace(found, arguments={**found.arguments, **host})
+
+        patch.setattr(object_stores, "settings_by", on_another)
+        on_driver = spied(patch, local_merge, "write_files")
         merged(spark, table, source(spark))
     return {"on_driver": len(on_driver), "sent": sorted(another.objects), "rows": rows(table)}
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from deltaweave.engine.backends.local import files as local_files
+from deltaweave.engine.backends.local.values import NewValues
 from deltaweave.engine.columns import CLAUSE, ELSEWHERE, NEW_ROW, TARGET_ROW_ID
 from deltaweave.engine.tasks import Disk, TableFormat, batches
-from deltaweave.engine.write import driver_files
-from deltaweave.engine.write.driver_values import NewValues
 from tests.memory import held
 
 ROWS, MIB = 40_000, 1 << 20
@@ -39,7 +39,7 @@ def test_deleted_rows_take_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyP
     pairs = SimpleNamespace(marked={location: np.arange(100, 30_000)})
     found: Any = SimpleNamespace(pairs=pairs, updates=NewValues(schema, {}), table=table)
     with held() as pool:
-        file = driver_files._rewrite(found, {location: pa.table(deleted)}, location)
+        file = local_files._rewrite(found, {location: pa.table(deleted)}, location)
     assert pool.max_memory() < 6 * MIB
     assert file is not None
     left = pq.read_table(tmp_path / file[0])["k"].to_pylist()

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 import deltaweave
 from deltaweave import Table
 from deltaweave.engine import limits
-from deltaweave.engine.write import driver_files
+from deltaweave.engine.backends.local import files as local_files
 from deltaweave.errors import ConstraintViolationError
 from tests.builders import Rows, frame, write_table
 from tests.merge_cases.case import (
@@ -374,7 +374,7 @@ def test_which_partitions_the_driver_takes(
 def test_new_rows_of_many_partitions_are_left_to_spark(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_PARTITIONS_ON_DRIVER", 2)
+    monkeypatch.setattr(limits, "MAX_LOCAL_PARTITIONS", 2)
     path = str(tmp_path / "t")
     write_table(spark, path, TARGET, SCHEMA, partition_by=["day"])
     for number, days in ((7, (MON, TUE)), (8, (MON, TUE, WED))):
@@ -388,7 +388,7 @@ def test_new_rows_of_many_partitions_are_left_to_spark(
 def test_the_feed_of_many_partitions_is_left_to_spark(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_PARTITIONS_ON_DRIVER", 1)
+    monkeypatch.setattr(limits, "MAX_LOCAL_PARTITIONS", 1)
     path = str(tmp_path / "t")
     write_table(spark, path, TARGET, SCHEMA, partition_by=["day"], properties=VECTORS | FEED)
     for keys in ([1], [2, 3]):  # of one day, and of two
@@ -439,7 +439,7 @@ def test_a_failed_write_in_one_partition_leaves_no_file_and_spark_merges(
 ) -> None:
     path = str(tmp_path / "t")
     write_table(spark, path, TARGET, SCHEMA, partition_by=["day"], properties=VECTORS)
-    write, written = driver_files.write_file, []
+    write, written = local_files.write_file, []
 
     def fails(directory: str, *given: Any) -> Any:
         written.append(directory)
@@ -447,7 +447,7 @@ def test_a_failed_write_in_one_partition_leaves_no_file_and_spark_merges(
             raise OSError("the disk is full")
         return write(directory, *given)
 
-    monkeypatch.setattr(driver_files, "write_file", fails)
+    monkeypatch.setattr(local_files, "write_file", fails)
     source = frame(spark, [(5, MON, 50), (6, TUE, 60), (7, WED, 70)], SCHEMA)
     Table(spark, path).merge(source, on="t.k = s.k").when_not_matched_insert_all().execute()
     assert len(written) > 1

@@ -15,7 +15,7 @@ from deltaweave import Table
 from deltaweave.delta.files import deletion_vectors
 from deltaweave.delta.log import actions
 from deltaweave.engine import limits
-from deltaweave.engine.find import most_on_driver
+from deltaweave.engine.backends.local.budget import most_local
 from tests.builders import Rows, frame, write_table
 from tests.on_driver import rows_of
 
@@ -50,7 +50,7 @@ def test_rows_are_found_at_their_places_in_files_of_several_row_groups(
     batch: int,
     on: str,
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_BATCH_ROWS_ON_DRIVER", batch)
+    monkeypatch.setattr(limits, "MAX_LOCAL_BATCH_ROWS", batch)
     path = str(tmp_path / "table")
     keys = [0, 1, 2, None, 4, 5, 6]
     for first in (0, 10, 20):
@@ -96,7 +96,7 @@ def test_too_many_rows_with_keys_of_the_source_are_left_to_spark(
     partition_by: list[str],
     ending: str,
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_POSSIBLE_BYTES_ON_DRIVER", most)
+    monkeypatch.setattr(limits, "MAX_LOCAL_POSSIBLE_BYTES", most)
     path = str(tmp_path / "table")
     de, fr, it = (region + ending for region in ("DE", "FR", "IT"))
     rows: Rows = [(de, 1, 0), (fr, 2, 0), (de, 2, 0), (it, 2, 0)]
@@ -122,7 +122,7 @@ def test_too_many_rows_with_keys_of_the_source_are_left_to_spark(
     ],
 )
 def test_executors_with_cores_of_their_own_are_left_more(master: str, times: int) -> None:
-    assert most_on_driver(limits.MAX_BYTES_ON_DRIVER, master) == times * limits.MAX_BYTES_ON_DRIVER
+    assert most_local(limits.MAX_LOCAL_BYTES, master) == times * limits.MAX_LOCAL_BYTES
 
 
 # Of ten rows, how many are updated, and how many files are added.

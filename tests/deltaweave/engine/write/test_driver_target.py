@@ -370,7 +370,7 @@ def test_several_source_rows_for_one_row_are_an_error(
     assert rows_of(table) == [(1, 5, "t")]
 
 
-@pytest.mark.parametrize("limit", ["MAX_NEW_BYTES_ON_DRIVER", "MAX_BYTES_ON_DRIVER"])
+@pytest.mark.parametrize("limit", ["MAX_LOCAL_NEW_BYTES", "MAX_LOCAL_BYTES"])
 def test_old_values_that_are_too_big_are_left_to_spark(
     spark: SparkSession,
     tmp_path: Path,
@@ -398,7 +398,7 @@ def test_pairs_that_no_clause_takes_count_for_nothing(
 ) -> None:
     rows = [(k, 1, "t") for k in range(300)]
     table = small_table(spark, tmp_path / "table", rows)
-    monkeypatch.setattr(limits, "MAX_NEW_BYTES_ON_DRIVER", 100_000)
+    monkeypatch.setattr(limits, "MAX_LOCAL_NEW_BYTES", 100_000)
     source = [(7, 2, "x" * 1000), *[(k, 1, "s") for k in range(300) if k != 7]]
     merge(table, source, "WHEN MATCHED AND s.v > t.v THEN UPDATE SET *")
     assert on_driver

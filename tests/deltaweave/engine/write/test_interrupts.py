@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from deltaweave import Table
 from deltaweave.delta.jvm import interrupts_shown
-from deltaweave.engine.write.driver_choice import ON_DRIVER
+from deltaweave.engine.settings import ON_DRIVER
 from tests.builders import frame, write_table
 from tests.oracles import newest_version
 from tests.settings import configured

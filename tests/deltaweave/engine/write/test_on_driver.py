@@ -21,10 +21,10 @@ from pyspark.sql import functions as F
 import deltaweave
 from deltaweave import MergeResult, Table, errors
 from deltaweave.engine import limits
-from deltaweave.engine.write import driver_files
-from deltaweave.engine.write import on_driver as on_driver_module
-from deltaweave.engine.write.driver_choice import ON_DRIVER
-from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
+from deltaweave.engine.backends.local import files as local_files
+from deltaweave.engine.backends.local import merge as local_merge
+from deltaweave.engine.settings import ON_DRIVER, REWRITE_IN_PLACE
+from deltaweave.verdict import Verdict
 from tests.builders import Rows, frame, write_table
 from tests.footers import SPARK_VERSION, rewritten_footer
 from tests.on_driver import rows_of
@@ -683,9 +683,9 @@ def caller() -> str:
 @pytest.mark.parametrize(
     "limit",
     [
-        "MAX_ROWS_ON_DRIVER",
-        "MAX_NEW_BYTES_ON_DRIVER",
-        pytest.param("MAX_BYTES_ON_DRIVER", marks=FULL),
+        "MAX_LOCAL_ROWS",
+        "MAX_LOCAL_NEW_BYTES",
+        pytest.param("MAX_LOCAL_BYTES", marks=FULL),
     ],
 )
 def test_what_is_too_big_is_left_to_spark(
@@ -714,7 +714,7 @@ def test_a_source_whose_rows_are_counted_may_still_be_too_big(
     with configured(spark, {ON_DRIVER: "auto"}):
         deltaweave.merge(spark, statement)
         assert len(on_driver) == 1
-        monkeypatch.setattr(limits, "MAX_ESTIMATED_BYTES_ON_DRIVER", 1)
+        monkeypatch.setattr(limits, "MAX_LOCAL_ESTIMATED_BYTES", 1)
         deltaweave.merge(spark, statement)
     assert len(on_driver) == 1
     assert rows_of(Table(spark, path)) == [(1, "a"), (2, "c"), (3, "d")]
@@ -745,10 +745,10 @@ def test_pairs_are_counted_before_they_are_made(
 def test_keys_are_not_collected_again_for_files_that_are_too_big(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_left: int
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_TARGET_ROWS_ON_DRIVER", rows_left)
-    monkeypatch.setattr(limits, "TIMES_ON_LOCAL_MASTER", 1)
+    monkeypatch.setattr(limits, "MAX_LOCAL_TARGET_ROWS", rows_left)
+    monkeypatch.setattr(limits, "LOCAL_MASTER_FACTOR", 1)
     if rows_left > 1:
-        monkeypatch.setattr(on_driver_module, "why_not_these_files", lambda files: "too big")
+        monkeypatch.setattr(local_merge, "file_eligibility", lambda files: Verdict("too big"))
     path = str(tmp_path / "table")
     write_table(spark, path, [(1, 10), (2, 20)], SCHEMA)
     source = spark.range(2, 4).selectExpr("CAST(id AS INT) AS k", "1 AS v")
@@ -821,13 +821,13 @@ def test_spark_does_the_merge_where_a_write_fails_and_no_file_is_left(
     path = str(tmp_path / "table")
     write_table(spark, path, [(k, 0) for k in range(4)], SCHEMA, files=2, properties=properties)
     before = {file for file in all_files(path) if file.endswith(".parquet")}
-    write = getattr(driver_files, where)
+    write = getattr(local_files, where)
 
     def fails(*arguments: Any, **options: Any) -> Any:
         write(*arguments, **options)
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(driver_files, where, fails)
+    monkeypatch.setattr(local_files, where, fails)
     upsert(Table(spark, path), [(0, 1), (9, 1)])
     assert rows_of(Table(spark, path)) == [(0, 1), (1, 0), (2, 0), (3, 0), (9, 1)]
     there = {file for file in all_files(path) if file.endswith(".parquet")}
@@ -844,13 +844,13 @@ def test_an_interrupted_write_leaves_no_file(
     path = str(tmp_path / "table")
     write_table(spark, path, [(k, 0) for k in range(4)], SCHEMA, files=2)
     before = all_files(path)
-    rewrite = driver_files.rewrite_rows
+    rewrite = local_files.rewrite_rows
 
     def interrupted(*arguments: Any) -> Any:
         rewrite(*arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(driver_files, "rewrite_rows", interrupted)
+    monkeypatch.setattr(local_files, "rewrite_rows", interrupted)
     with pytest.raises(KeyboardInterrupt):
         upsert(Table(spark, path), [(0, 1), (9, 1)])
     assert all_files(path) == before

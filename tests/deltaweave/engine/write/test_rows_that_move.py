@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 import deltaweave
 from deltaweave import Table, errors
 from deltaweave.engine import run
-from deltaweave.engine.write import changes
-from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
+from deltaweave.engine.settings import REWRITE_IN_PLACE
+from deltaweave.engine.strategies import copy_in_place
 from tests.builders import frame, write_table
 from tests.deltaweave.engine.write.test_in_place import rows_in_files
 from tests.footers import SPARK_VERSION, rewritten_footer_of
@@ -133,9 +133,9 @@ def test_rows_move_as_by_built_in_merge(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     case, apart = CASES[name], list[Any]()
-    rewrite = changes.rewrite_without_changed_rows
+    rewrite = copy_in_place.rewrite_without_changed_rows
     monkeypatch.setattr(
-        changes, "rewrite_without_changed_rows", lambda *a: apart.append(a) or rewrite(*a)
+        copy_in_place, "rewrite_without_changed_rows", lambda *a: apart.append(a) or rewrite(*a)
     )
     with configured(spark, {REWRITE_IN_PLACE: "true"}):
         _, ours = merged(spark, tmp_path, case, by_delta=False)
@@ -169,7 +169,7 @@ def test_what_stays_of_a_file_that_is_left_to_spark_is_copied_by_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of three files is by a Spark whose calendar Arrow does not know."""
-    rewritten = changes.rewrite_without_changed_rows
+    rewritten = copy_in_place.rewrite_without_changed_rows
     left: list[int] = []
 
     def spy(*arguments: Any) -> Any:
@@ -177,7 +177,7 @@ def test_what_stays_of_a_file_that_is_left_to_spark_is_copied_by_it(
         left.append(len(done.left))
         return done
 
-    monkeypatch.setattr(changes, "rewrite_without_changed_rows", spy)
+    monkeypatch.setattr(copy_in_place, "rewrite_without_changed_rows", spy)
     with configured(spark, {REWRITE_IN_PLACE: "true"}):
         path = str(tmp_path / "table")
         write_table(spark, path, ROWS, SCHEMA, ddl=SCHEMA, partition_by=["p"])

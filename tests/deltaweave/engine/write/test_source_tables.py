@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 import deltaweave
 from deltaweave import Table, errors
 from deltaweave.engine import limits
-from deltaweave.engine.source import collected, read_table
-from deltaweave.engine.write.driver_choice import ON_DRIVER
+from deltaweave.engine.settings import ON_DRIVER
+from deltaweave.engine.source import collected
 from tests.builders import Rows, frame, write_table
 from tests.on_driver import rows_of
 from tests.settings import configured
@@ -261,9 +261,9 @@ def test_which_tables_are_read_and_that_the_merge_is_that_of_built_in(
 @pytest.mark.parametrize(
     ("limit", "most"),
     [
-        ("MAX_ESTIMATED_BYTES_ON_DRIVER", 100),
-        ("MAX_ROWS_ON_DRIVER", 3),
-        ("MAX_BYTES_ON_DRIVER", 20),  # of one file 16
+        ("MAX_LOCAL_ESTIMATED_BYTES", 100),
+        ("MAX_LOCAL_ROWS", 3),
+        ("MAX_LOCAL_BYTES", 20),  # of one file 16
     ],
 )
 @pytest.mark.parametrize("statistics", [True, pytest.param(False, marks=pytest.mark.full_matrix)])
@@ -298,7 +298,7 @@ def test_spark_reads_what_arrow_fails_for(
     def fails(*arguments: Any) -> Any:
         raise pa.ArrowInvalid("offset overflow while concatenating arrays")
 
-    monkeypatch.setattr(read_table, "_as_collected", fails)
+    monkeypatch.setattr(collected, "_as_collected", fails)
     deltaweave.merge(
         spark, f"MERGE INTO delta.`{path}` t USING delta.`{other}` s ON t.k = s.k {UPSERT}"
     )

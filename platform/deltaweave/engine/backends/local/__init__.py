@@ -1,0 +1,29 @@
+"""Merge on the driver with pyarrow, where Arrow certainly gives what Spark gives.
+
+- `eligibility`: which merges qualify. `explain` asks it, too.
+- `merge`: the backend.
+- `keys`, `matches`, `pairs`: the source's keys, the rows that have them, and both as pairs.
+- `values`: what clauses make of source rows and of pairs.
+- `files`: new files, deletion vectors, the change data feed.
+- `partitions`: partition values of files and of new rows.
+- `budget`: how many bytes, rows and threads.
+"""
+
+from __future__ import annotations
+
+from deltaweave.engine.backends.local.eligibility import (
+    file_eligibility,
+    local_choice,
+    local_eligibility,
+)
+from deltaweave.engine.backends.local.merge import LocalBackend
+from deltaweave.engine.backends.local.pairs import may_find_by_keys, pairs_by_keys
+
+__all__ = [
+    "LocalBackend",
+    "file_eligibility",
+    "local_choice",
+    "local_eligibility",
+    "may_find_by_keys",
+    "pairs_by_keys",
+]

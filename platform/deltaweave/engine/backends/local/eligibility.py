@@ -1,0 +1,218 @@
+"""The merges that the local backend may do, for the write phase and for `explain`.
+
+Only merges qualify for which Arrow certainly gives what Spark gives. What the choice depends on is
+known before the source is evaluated. The size of the candidate files is known only after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pyspark.sql import Column
+from pyspark.sql.types import StructField
+
+from deltaweave.delta.commit import Transaction
+from deltaweave.delta.files import (
+    PartitioningColumn,
+    PassableColumn,
+    Reading,
+    WritableColumn,
+    conditions_of_rows,
+    partitioning,
+    passable,
+    reading_of,
+    table_columns,
+    vectors_writable,
+    written_columns,
+)
+from deltaweave.delta.log import FileList
+from deltaweave.delta.scan import estimated_bytes, tracked_columns
+from deltaweave.delta.statement import ResolvedMerge, TargetReads, equalities_alone, target_reads
+from deltaweave.engine import limits
+from deltaweave.engine.attempts import SPARK_DOES_THE_MERGE, attempted
+from deltaweave.engine.backends.base import DeclinedError
+from deltaweave.engine.backends.local.budget import most_local
+from deltaweave.engine.backends.local.keys import Compared, allowed, compared
+from deltaweave.engine.backends.local.partitions import is_plain
+from deltaweave.engine.merge_run import MergeRun
+from deltaweave.engine.report import StrategyName
+from deltaweave.engine.source import PreparedSource
+from deltaweave.engine.strategies import ONLY_DELTA_CHECKS, Choice, CopyInPlace, Strategy
+from deltaweave.verdict import YES, Verdict, no
+
+_IDENTITY = "delta.identity."
+
+_STRATEGIES = {
+    StrategyName.INSERT_ONLY,
+    StrategyName.DELETION_VECTORS,
+    StrategyName.COPY_IN_PLACE,
+    StrategyName.COPY_ON_WRITE,
+}
+
+
+@dataclass(frozen=True)
+class Eligible:
+    """What the local backend needs to know of a merge that it may do.
+
+    Attributes:
+        conjuncts: The equalities that the ON condition consists of.
+        written: The columns in the table's files.
+        partitioned_by: The table's partition columns.
+        conditions: What new rows must satisfy, over the table's columns by name.
+        reads: What WHEN MATCHED clauses read of the target.
+        passed: The target's columns that they read, in the order of `reads.target`.
+    """
+
+    conjuncts: Sequence[Compared]
+    written: Sequence[WritableColumn]
+    partitioned_by: Sequence[PartitioningColumn]
+    conditions: Sequence[Column]
+    reads: TargetReads
+    passed: Sequence[PassableColumn]
+
+
+def local_eligibility(run: MergeRun, strategy: Strategy) -> Eligible | Verdict:
+    """Return what the local backend needs to know, or why it leaves the merge to Spark.
+
+    No job runs.
+
+    Args:
+        run: The merge.
+        strategy: The strategy that was chosen for it.
+    """
+    unknown = no("it is not known whether Arrow gives what Spark gives")
+    return (
+        attempted(run.table, SPARK_DOES_THE_MERGE, partial(_eligibility, run, strategy)) or unknown
+    )
+
+
+def file_eligibility(candidates: FileList) -> Verdict:
+    """Return whether the local backend may read these candidate files."""
+    master = str(candidates.spark.sparkContext.master)
+    if candidates.size_in_bytes > most_local(limits.MAX_LOCAL_BYTES, master):
+        return no(f"the candidate files have {candidates.size_in_bytes:,} bytes")
+    return YES
+
+
+def local_choice(choice: Choice) -> Choice:
+    """Return the choice for the local backend: it rewrites files in place, or none."""
+    if choice.strategy.name is not StrategyName.COPY_ON_WRITE:
+        return choice
+    return Choice(CopyInPlace(), "the driver copies the files row by row in their order")
+
+
+def _eligibility(run: MergeRun, strategy: Strategy) -> Eligible | Verdict:
+    if strategy.name not in _STRATEGIES:
+        return no(f"only Spark writes by the strategy {strategy.name.value}")
+    try:
+        return _eligible(run)
+    except DeclinedError as declined:
+        return no(str(declined))
+
+
+def _eligible(run: MergeRun) -> Eligible:
+    """Return what the local backend needs to know; raise DeclinedError if Spark does the merge."""
+    _require(run.settings.allows_local)
+    merge, transaction = run.statement, run.transaction
+    _require(_of_statement(merge, run.source))
+    beyond_source = [
+        i for i, each in enumerate(merge.clauses) if not merge.is_of_source_alone(each)
+    ]
+    _require(_of_clauses(merge, beyond_source))
+    _require(_of_source(run.source, only_if_estimated=run.settings.local == "auto"))
+    partitioned_by = _partitions(transaction)
+    conditions = conditions_of_rows(transaction)
+    _require(_of_table(run))
+    if conditions is None:
+        raise DeclinedError(ONLY_DELTA_CHECKS)
+    written = allowed(written_columns(transaction))
+    equalities = equalities_alone(merge)
+    if equalities is None:
+        raise DeclinedError("ON has more than equalities of target columns and source values")
+    conjuncts = compared(transaction, equalities)
+    reads = target_reads(merge, checks_rows=bool(conditions)) if beyond_source else TargetReads()
+    passed = _passed(transaction, reads)
+    return Eligible(conjuncts, written, partitioned_by, conditions, reads, passed)
+
+
+def _require(verdict: Verdict) -> None:
+    if not verdict.ok:
+        raise DeclinedError(verdict.reason)
+
+
+def _of_statement(merge: ResolvedMerge, source: PreparedSource) -> Verdict:
+    if not source.gives_same_rows:
+        return no("the source may give other rows when it is read again")
+    if merge.skips_unchanged:
+        return no("updates that change nothing are skipped")
+    if merge.of_kind("not_matched_by_source"):
+        return no("a clause is WHEN NOT MATCHED BY SOURCE")
+    return YES
+
+
+def _of_clauses(merge: ResolvedMerge, beyond_source: Sequence[int]) -> Verdict:
+    for i in beyond_source:
+        if not merge.clauses[i].node.deterministic():
+            return no(f"clause {i + 1} is not deterministic")
+        if len(merge.evolved_schema) > limits.MAX_LOCAL_COLUMNS:
+            return no(f"clause {i + 1} reads a target of {len(merge.evolved_schema):,} columns")
+    return YES
+
+
+def _passed(transaction: Transaction, reads: TargetReads) -> list[PassableColumn]:
+    """Return the target's columns that clauses read, if Arrow may read them."""
+    if not reads.takes_query:
+        return []
+    columns = {each.name: each for each in table_columns(transaction)}
+    reading = reading_of(transaction)
+    passed = [
+        allowed(
+            passable(columns[attribute.name], reading),
+            "clauses or constraints read the target, and",
+        )
+        for attribute in reads.target
+    ]
+    for attribute in reads.source:
+        of_source = StructField(attribute.name, attribute.data_type)
+        allowed(passable(of_source, Reading()), "clauses read the source, and")
+    # The values of inserts and those of updates then come from a query each.
+    if any(clause.has_subquery() for clause in transaction.merge.clauses):
+        raise DeclinedError("a clause reads the target and one has a subquery")
+    return passed
+
+
+def _of_source(source: PreparedSource, *, only_if_estimated: bool) -> Verdict:
+    size = source.decoded_bytes
+    if size is not None and size > limits.MAX_LOCAL_BYTES:
+        return no(f"the source has {size:,} bytes")
+    if size is None and only_if_estimated:
+        estimated = estimated_bytes(source.rows)
+        if estimated > limits.MAX_LOCAL_ESTIMATED_BYTES:
+            return no(f"the source is estimated to have {estimated:,} bytes")
+    if source.is_counted and source.num_rows > limits.MAX_LOCAL_ROWS:
+        return no(f"the source has {source.num_rows:,} rows")
+    return YES
+
+
+def _of_table(run: MergeRun) -> Verdict:
+    transaction = run.transaction
+    if tracked_columns(transaction) is not None:
+        return no("the table tracks its rows")
+    if any(key.startswith(_IDENTITY) for c in table_columns(transaction) for key in c.metadata):
+        return no("the table has identity columns")
+    in_place = run.settings.allows_in_place
+    return in_place if not in_place.ok and not vectors_writable(transaction) else YES
+
+
+def _partitions(transaction: Transaction) -> list[PartitioningColumn]:
+    """Return the table's partition columns, if the local backend may name partitions by them."""
+    columns, partitions = {each.name: each for each in table_columns(transaction)}, []
+    for name in transaction.partition_columns:
+        column = partitioning(columns[name], reading_of(transaction))
+        partitions.append(allowed(column, "it is partitioned, and"))
+        if not (transaction.metadata.has_random_directories or is_plain(name)):
+            reason = "whose name is escaped in the names of directories"
+            raise DeclinedError(f"it is partitioned by {name!r}, {reason}")
+    return partitions

@@ -1,0 +1,352 @@
+"""Runs a merge until its commit wins, as long as it may run again.
+
+A merge whose commit lost commits the same output again where the commits that won leave it right
+(`rebase`). Otherwise it runs again, but only if that is known to give what running the same
+statement later would give: the table is still the one that the statement was resolved against, and
+neither the source nor a subquery holds rows of the version that lost (`delta.scan.dependence`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
+
+from deltaweave.delta.commit import (
+    AfterCommit,
+    Committed,
+    TableLock,
+    is_same_table,
+)
+from deltaweave.delta.jvm import delta_message, letting_go, said_by
+from deltaweave.delta.log import latest
+from deltaweave.delta.scan import clauses_dependence, source_dependence
+from deltaweave.delta.statement import ResolvedMerge
+from deltaweave.engine.commit.rebase import rebase
+from deltaweave.engine.phases import tell
+from deltaweave.engine.preconditions import Preconditions
+from deltaweave.engine.prune import index_new_files, stored_index
+from deltaweave.engine.report import MergeMetrics, MergeResult, StrategyName, TouchedFiles
+from deltaweave.engine.settings import MergeSettings
+from deltaweave.engine.source import PreparedSource, prepared_source
+from deltaweave.engine.staged import Staged, merge_metrics, num_unaffected
+from deltaweave.errors import CommitConflictError, SourceLostError, TableReplacedError
+from deltaweave.retries import attempts_at_a_merge, wait_after_losses
+from deltaweave.verdict import YES, Verdict, no
+
+logger = logging.getLogger(__name__)
+
+_MAX_ATTEMPTS = "spark.databricks.delta.merge.materializeSource.maxAttempts"
+
+
+@dataclass(frozen=True)
+class Commit:
+    """The commit of a merge.
+
+    Attributes:
+        staged: What it committed.
+        first: What the merge first tried to commit.
+        metrics: The metrics that it committed.
+        unaffected: The source rows that changed no row; None if they are not known.
+        committed: What became of it.
+        time_ms: How long it took, in ms.
+    """
+
+    staged: Staged
+    first: Staged
+    metrics: MergeMetrics
+    unaffected: int | None
+    committed: Committed = field(default_factory=lambda: Committed(None))
+    time_ms: int = 0
+
+
+class CommitLoop:
+    """The runs of one merge, and their commits.
+
+    Args:
+        phases: Runs the phases of the statement once, with the number of the attempt to keep its
+            source; it calls `source`, then `commit`.
+        preconditions: What must hold at the commit.
+        settings: The settings of the session.
+    """
+
+    def __init__(
+        self,
+        phases: Callable[[CommitLoop, ResolvedMerge, int], MergeResult],
+        preconditions: Preconditions,
+        settings: MergeSettings,
+    ) -> None:
+        self.preconditions, self.settings = preconditions, settings
+        self._phases, self._source = phases, _KeptSource()
+        self._commits = self._lost_runs = self._files_redone = 0
+        self._may_rerun = False
+
+    def run(self, statement: ResolvedMerge) -> MergeResult:
+        """Run a statement until its commit wins, as long as it may run again."""
+
+        def log(attempt: RetryCallState) -> None:
+            lost = attempt.outcome.exception() if attempt.outcome else ""
+            logger.info("%s: the merge runs again, its commit lost: %s", statement.table, lost)
+
+        with self._source:
+            for attempt in attempts_at_a_merge(lambda: self._may_rerun, log):
+                with attempt:
+                    self._may_rerun = False
+                    # Spark must not reuse a plan built on the losing version's files.
+                    result = self._with_source(replace(statement))
+        return replace(result, commit_attempts=self._commits, files_redone=self._files_redone)
+
+    def source(self, statement: ResolvedMerge, attempt: int) -> PreparedSource:
+        """Return the source; prepare it the first time (see `prepared_source`)."""
+        return self._source.prepared(statement, attempt)
+
+    def commit(self, staged: Staged) -> Commit:
+        """Commit the output, unless nothing changed and there is no transaction id to keep.
+
+        After a lost commit, it is committed again on the newer version while that is right.
+
+        Raises:
+            TableReplacedError: The table's directory was deleted, and perhaps created again.
+            CommitConflictError: Other commits won. The loop knows whether the merge may run again.
+        """
+        metrics = merge_metrics(staged)
+        commit = Commit(staged, staged, metrics, num_unaffected(staged, metrics))
+        tell("MERGE operation - committing")
+        started = time.perf_counter()
+        must_commit = self.preconditions.must_commit or staged.run.transaction.changes_metadata
+        if not staged.changes_table and not must_commit:
+            logger.info("%s: nothing changed, nothing committed", staged.run.table)
+            return commit
+        try:
+            commit = self._committed(commit)
+        except CommitConflictError:
+            self._source.drop_unless_same(staged.run.statement)
+            raise
+        return replace(commit, time_ms=round((time.perf_counter() - started) * 1000))
+
+    def _with_source(self, statement: ResolvedMerge) -> MergeResult:
+        """Run the phases until one run keeps its materialized source to the end."""
+        max_attempts = int(statement.spark.conf.get(_MAX_ATTEMPTS, "4") or 4)
+        attempts = Retrying(
+            retry=retry_if_exception_type(SourceLostError),
+            stop=stop_after_attempt(max_attempts),
+            before_sleep=_log_lost_source,
+            reraise=True,
+        )
+        try:
+            for attempt in attempts:
+                with attempt:
+                    number = attempt.retry_state.attempt_number
+                    if number > 1:
+                        self._source.drop()
+                    result = self._phases(self, statement, number)
+        except SourceLostError as lost:
+            message = delta_message(statement.spark, "sourceMaterializationFailedRepeatedlyInMerge")
+            raise SourceLostError(
+                f"{message.text} Attempts: {max_attempts}.",
+                table=statement.table,
+                version=lost.version,
+                hint=lost.hint,
+                error_class=message.error_class,
+                sql_state=message.sql_state,
+            ) from lost
+        return result
+
+    def _committed(self, commit: Commit) -> Commit:
+        """Commit the first output, or what follows from it after the commits that won."""
+        first = commit.first
+        with TableLock(
+            first.run.statement.spark, first.run.transaction.data_path, table=first.run.table
+        ) as lock:
+            while True:
+                self._commits += 1
+                try:
+                    return replace(commit, committed=commit.staged.commit(commit.metrics, lock))
+                except TableReplacedError:
+                    raise
+                except CommitConflictError as conflict:
+                    with letting_go("files that were written again"):
+                        commit.staged.discard(unless_in=first)
+                    rebased = None
+                    if self._commits < self.settings.max_commits:
+                        wait_after_losses(self._commits)
+                        rebased = rebase(first, lock)
+                    if rebased is None:
+                        verdict = self._lost(first)
+                        if not verdict.ok:
+                            raise _not_rerun(conflict, verdict.reason) from conflict
+                        raise
+                self._files_redone += rebased.files_redone
+                # The metrics stay those of the version that the merge read.
+                metrics = merge_metrics(replace(rebased, run=first.run))
+                commit = replace(commit, staged=rebased, metrics=metrics)
+
+    def _lost(self, staged: Staged) -> Verdict:
+        """Note that a run's commit lost; decide whether the merge may run again.
+
+        The verdict gives a reason other than the number of attempts.
+        """
+        self._lost_runs += 1
+        is_left = (
+            self._commits < self.settings.max_commits and self._lost_runs < self.settings.max_runs
+        )
+        verdict = _may_rerun(staged) if is_left else YES
+        self._may_rerun = is_left and verdict.ok
+        if self._may_rerun:
+            self._files_redone += len(staged.touched)
+        return verdict
+
+
+def _log_lost_source(attempt: RetryCallState) -> None:
+    logger.warning(
+        "attempt %d lost its materialized source, the merge starts again: %s",
+        attempt.attempt_number,
+        attempt.outcome.exception() if attempt.outcome else "",
+    )
+
+
+def _may_rerun(lost: Staged) -> Verdict:
+    """Return whether running the merge again gives what a later run of the statement would give."""
+    merge, transaction = lost.run.statement, lost.run.transaction
+    computed_from = lost.run.preconditions.computed_from
+    if computed_from is not None:
+        return no(f"its source was computed from version {computed_from} of the table")
+    try:
+        if not is_same_table(transaction.table, latest(merge.spark, transaction.log)):
+            return no("the table's schema, properties or protocol changed")
+        source = source_dependence(merge)
+        if source.is_unknown:
+            return no(
+                f"its source may hold rows of the table's older version: it reads {source.because}"
+            )
+        of_clauses = clauses_dependence(merge)
+        if of_clauses.is_unknown:
+            return no(
+                f"a subquery may hold rows of the table's older version: it reads "
+                f"{of_clauses.because}"
+            )
+    except Exception as error:
+        logger.warning("%s: cannot tell whether to merge again: %s", merge.table, said_by(error))
+        return no(f"it is unknown what it reads ({said_by(error)})")
+    return YES
+
+
+def _not_rerun(lost: CommitConflictError, refusal: str) -> CommitConflictError:
+    """Return the error of a merge whose commit lost and that must not be run again."""
+    return CommitConflictError(
+        f"{lost.problem.rstrip()} The merge was not run again by itself: {refusal}.",
+        table=lost.table,
+        version=lost.version,
+        hint="Compute the source again and run the statement again: it then reads the winning "
+        "commit. Write the source to a table first, or collect it into rows: a merge can then "
+        "run again by itself.",
+        error_class=lost.error_class,
+        sql_state=lost.sql_state,
+    )
+
+
+def merge_result(commit: Commit, attempt: int) -> MergeResult:
+    """Do what Delta does after a merge's commit, and build the result.
+
+    Args:
+        commit: The commit; its transaction is no longer active.
+        attempt: How often the run had to start because its source was lost.
+    """
+    run, version = commit.staged.run, commit.committed.version
+    unchanged = MergeResult(
+        None,
+        commit.metrics,
+        TouchedFiles(),
+        StrategyName.NONE.value,
+        attempts=attempt,
+        source_materialization=run.source.reason,
+        num_source_rows_unaffected=commit.unaffected,
+    )
+    if version is None:
+        return unchanged
+    return replace(
+        unchanged,
+        version=version,
+        touched_files=_touched_files(commit.staged),
+        strategy=commit.staged.strategy.value,
+        commit_time_ms=commit.time_ms,
+        warnings=_after_commit(commit, unchanged),
+    )
+
+
+def _after_commit(commit: Commit, result: MergeResult) -> tuple[str, ...]:
+    """Do what Delta does after a merge's commit, update the key index, and return the warnings."""
+    staged, transaction = commit.staged, commit.staged.run.transaction
+    table, version = staged.run.table, commit.committed.version
+    assert version is not None
+    statistics: dict[str, int | str] = {
+        **result.metrics,
+        "materializeSourceReason": result.source_materialization,
+        "materializeSourceAttempts": result.attempts,
+    }
+    afterwards = AfterCommit(table, version, list(commit.committed.warnings))
+    with afterwards.step("recording Delta's event"):
+        transaction.record_event(statistics)
+    with afterwards.step("refreshing cached queries"):
+        transaction.recache()
+    if staged is not commit.first:
+        with afterwards.step("deleting files that were written again"):
+            commit.first.discard(unless_in=staged)
+    with afterwards.step("updating the key index"):
+        if stored_index(transaction.table) is not None:
+            newest = latest(transaction.merge.spark, transaction.log)
+            index_new_files(newest, staged.new_files, table)
+    return tuple(afterwards.warnings)
+
+
+def _touched_files(staged: Staged) -> TouchedFiles:
+    """Return the touched files: removed ones, and those added again with a new vector."""
+    touched, removed = staged.touched.paths, set(staged.removed.paths)
+    marked = tuple(path for path in touched if path not in removed)
+    added = staged.new_files.paths if staged.written is not None else ()
+    return TouchedFiles(touched, added + marked, staged.touched.size_in_bytes)
+
+
+class _KeptSource:
+    """Keeps the prepared source from one run of a merge for the next.
+
+    A source that depends on the target is prepared again, since it must read the version that the
+    next run reads. A source that may give other rows each time is prepared again, too.
+    """
+
+    def __init__(self) -> None:
+        self._kept: PreparedSource | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> _KeptSource:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.drop()
+
+    def drop(self) -> None:
+        """Release the source, for example because executors lost its rows."""
+        self._kept = None
+        self._stack.close()
+
+    def prepared(self, merge: ResolvedMerge, attempt: int) -> PreparedSource:
+        """Return the source; prepare it the first time (see `prepared_source`)."""
+        if self._kept is None:
+            self._kept = self._stack.enter_context(prepared_source(merge, attempt))
+        return self._kept
+
+    def drop_unless_same(self, merge: ResolvedMerge) -> None:
+        """Release the source unless a later run of the merge would read the same rows."""
+        if self._kept is None:
+            return
+        try:
+            is_same = self._kept.gives_same_rows and source_dependence(merge).is_none
+        except Exception as error:  # it must not hide that the commit lost
+            logger.warning("%s: cannot tell what the source reads: %s", merge.table, said_by(error))
+            is_same = False
+        if not is_same:
+            self.drop()

@@ -1,0 +1,328 @@
+"""Commits a merge's output on the newest version, where the commits that won leave it right.
+
+A merge whose commit lost need not run again if that would give the same output:
+
+- no file that came since holds a row that the source matches: by partitions, statistics and the key
+  index, as for candidate files, and where these do not decide, by a scan for one match;
+- every file in which a source row matched is still there as it was read. In tables with deletion
+  vectors, others may have marked other rows of it: then the vectors are united;
+- in the other files that were scanned, rows have at most gone.
+
+Where such a file is gone, because another commit compacted or rewrote it, the files that came are
+scanned. If the same source rows match there and the same clauses take them, the merge inserts the
+same rows, and only these files are changed again (`Strategy.rebased`).
+
+The newest version is compared with the one that the merge read, by all that makes up a version:
+protocol, metadata, domains, application ids and files. So it does not matter which commits made the
+difference. What was read is registered again, so that Delta refuses the commit if yet another one
+comes in between.
+
+The statement, its source and the table must be of the kinds for which all this is known to hold:
+expressions (`known_nodes`), features and properties (`features`), strategies
+(`Strategy.can_rebase`). If in doubt, the merge runs again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from deltaweave.counts import counted
+from deltaweave.delta.commit import (
+    TableLock,
+    Transaction,
+    has_same_domains,
+    is_same_table,
+    transaction_after,
+)
+from deltaweave.delta.files import MarkedSince
+from deltaweave.delta.jvm import said_by, translated
+from deltaweave.delta.log import (
+    FileList,
+    FileVersion,
+    decoded_location,
+    file_versions,
+    may_rebase,
+)
+from deltaweave.delta.scan import (
+    estimated_bytes,
+    source_dependence,
+    target_plan,
+    unknown_in_clauses,
+)
+from deltaweave.engine import limits
+from deltaweave.engine.backends import find_touched_files
+from deltaweave.engine.columns import CLAUSE, FILE, SOURCE_ROW
+from deltaweave.engine.merge_run import MergeRun
+from deltaweave.engine.pairs import TouchedFilesScan
+from deltaweave.engine.preconditions import Preconditions
+from deltaweave.engine.prune import Candidates, files_by_conditions, may_hold_match
+from deltaweave.engine.source import PreparedSource, SourceKeys, within
+from deltaweave.engine.staged import Staged
+from deltaweave.engine.strategies import STRATEGIES
+from deltaweave.errors import CommitConflictError, LockFileError, TableLockedError
+from deltaweave.verdict import Verdict, no
+
+if TYPE_CHECKING:
+    import pyarrow
+
+logger = logging.getLogger(__name__)
+
+# Their changes are a function of the source's rows and of the rows that these match.
+_KINDS = {"matched", "not_matched"}
+
+_STRATEGY_OF = {each.name: each for each in STRATEGIES}
+
+
+class _MustRerunError(Exception):
+    """Why the output is not known to be right for the newest version."""
+
+
+def rebase(lost: Staged, lock: TableLock) -> Staged | None:
+    """Return the output for the newest version; None if the merge must run again.
+
+    Args:
+        lost: The output whose commit lost.
+        lock: The table's lock. It is taken, so that no other merge comes between this look at the
+            newest version and the next commit, unless the look takes long.
+    """
+    table, transaction = lost.run.table, lost.run.transaction
+    try:
+        _check_statement(lost)
+        lock.take()
+        newer = transaction_after(transaction)
+        _check_table(transaction, newer, lost.run.preconditions)
+        rebased = _rebased(replace(lost, run=lost.run.on(newer)), lock)
+    except _MustRerunError as reason:
+        lock.release()
+        logger.info(
+            "%s: the merge cannot follow version %d: %s", table, transaction.version, reason
+        )
+        return None
+    except (TableLockedError, LockFileError):
+        raise
+    except Exception as error:
+        lock.release()
+        logger.warning("%s: cannot tell what other commits changed: %s", table, said_by(error))
+        return None
+    logger.info(
+        "%s: what the merge wrote is right for version %d, %d of its files were changed again",
+        table,
+        newer.version,
+        rebased.files_redone,
+    )
+    return rebased
+
+
+def _check_statement(lost: Staged) -> None:
+    """Raise unless other commits are known to leave the output of such a merge right."""
+    merge, transaction = lost.run.statement, lost.run.transaction
+    computed_from = lost.run.preconditions.computed_from
+    _require(computed_from is None, "its source was computed from a version")
+    _require(lost.run.source.gives_same_rows, "its source may give other rows")
+    kinds = {clause.kind for clause in merge.clauses}
+    _require(kinds <= _KINDS, "it changes rows that are not in the source")
+    _require(not transaction.changes_metadata, "it changes the schema")
+    verdict = may_rebase(transaction.table)
+    _require(verdict.ok, verdict.reason)
+    unknown = unknown_in_clauses(merge)
+    _require(not unknown, f"its clauses are no function of their rows alone: {', '.join(unknown)}")
+    read = source_dependence(merge)
+    _require(read.is_none, f"its source reads {read.because}")
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise _MustRerunError(otherwise)
+
+
+def _check_table(lost: Transaction, newer: Transaction, preconditions: Preconditions) -> None:
+    if newer.version <= lost.version:
+        raise _MustRerunError("no other version is there")
+    if not is_same_table(lost.table, newer.table):
+        raise _MustRerunError("its schema, properties or protocol changed")
+    if not has_same_domains(lost.table, newer.table):
+        raise _MustRerunError("its domain metadata changed")
+    for application_id in preconditions.application_ids:
+        if newer.last_applied(application_id) != lost.last_applied(application_id):
+            raise _MustRerunError(f"another commit has the id {application_id}")
+    try:
+        preconditions.check_lease(newer)
+    except CommitConflictError as taken:
+        raise _MustRerunError(taken.problem) from taken
+
+
+def _rebased(staged: Staged, lock: TableLock) -> Staged:
+    """Return the output, with vectors united where others marked rows of the same files.
+
+    Args:
+        staged: The output, with a transaction on the newest version.
+        lock: The table's lock.
+    """
+    import numpy as np
+
+    files = files_by_conditions(staged.run.transaction)
+    now = file_versions(files)
+    known = set(file_versions(staged.found.listed))
+    candidates = {each.path: each for each in file_versions(staged.candidates)}
+    is_new = np.array([each not in known for each in now], dtype=bool)
+    is_marked = np.array(
+        [new and _is_marked(each, candidates) for each, new in zip(now, is_new, strict=True)],
+        dtype=bool,
+    )
+    added = files.where(is_new & ~is_marked)
+    as_read = {each.path for each, new in zip(now, is_new, strict=True) if not new}
+    marked = files.where(is_marked)
+    gone = set(staged.matched.paths) - as_read - set(marked.paths)
+    if len(added) and not _is_quick(staged.run.source, added):
+        lock.release()  # other writers would wait for it too long
+    if gone:
+        staged = _after_moves(staged, gone, added)
+    elif hold_match(staged.run, staged.found.keys, added):
+        raise _MustRerunError("a file that came since may hold a row that the source matches")
+    return _united(staged, marked) if len(marked) else staged
+
+
+def _is_quick(source: PreparedSource, added: FileList) -> bool:
+    """Return whether new files are read and joined with the source in a moment."""
+    size = source.decoded_bytes
+    of_source = estimated_bytes(source.rows) if size is None else size
+    return of_source + added.size_in_bytes <= limits.MAX_BYTES_UNDER_LOCK
+
+
+def _after_moves(staged: Staged, gone: Collection[str], added: FileList) -> Staged:
+    """Change the files to which matched rows moved."""
+    verdict = _can_follow_moves(staged, gone)
+    if not verdict.ok:
+        raise _MustRerunError(
+            f"{counted(len(gone), 'file')} with matches went away, and {verdict.reason}"
+        )
+    scan = moved_matches(staged, staged.matched.among(gone), added)
+    if scan is None:
+        raise _MustRerunError(
+            "in the files that came, other rows match than in those that are gone"
+        )
+    again = _STRATEGY_OF[staged.strategy].rebased(staged, gone, scan)
+    if again is None:
+        raise _MustRerunError("a file that came has to be rewritten by Spark")
+    return replace(
+        again,
+        matched=staged.matched.but_for(gone).and_also(scan.matched),
+        touched=staged.touched.but_for(gone).and_also(scan.touched),
+        files_redone=len(scan.touched),
+    )
+
+
+def _can_follow_moves(staged: Staged, gone: Collection[str]) -> Verdict:
+    """Return whether the output of files that are gone can be replaced."""
+    scan = staged.scan
+    if scan is None or scan.source_identity is None:
+        return no("its pairs of source rows and target rows are not kept")
+    if scan.num_repeated:
+        return no("several source rows delete one row")
+    return _STRATEGY_OF[staged.strategy].can_rebase(staged, gone)
+
+
+def _is_marked(file: FileVersion, candidates: dict[str, FileVersion]) -> bool:
+    """Return whether a file was scanned and differs in its deletion vector alone."""
+    then = candidates.get(file.path)
+    return then is not None and then.row_ids == file.row_ids
+
+
+def _united(staged: Staged, marked: FileList) -> Staged:
+    """Unite the output with the rows that other commits marked in scanned files."""
+    newer = staged.run.transaction
+    if len(marked) > limits.MAX_UNITED_VECTORS:
+        raise _MustRerunError(f"rows of {len(marked)} scanned files were marked")
+    since = MarkedSince(staged.candidates.among(set(marked.paths)), marked)
+    if not since.only_more(newer):
+        raise _MustRerunError("rows came back in a scanned file")
+    with_matches = set(staged.matched.paths)
+    shared = [path for path in marked.paths if path in with_matches]
+    if not shared:
+        return staged
+    if staged.marked is None or not staged.changes_every_match:
+        raise _MustRerunError("rows of a file with matches were marked")
+    both = MarkedSince(staged.candidates.among(set(shared)), marked.among(set(shared)))
+    vectors = both.united(newer, staged.marked)
+    if vectors is None:
+        raise _MustRerunError(
+            "another commit changed the same rows, or rows of a file that the merge rewrites"
+        )
+    return replace(staged, marked=vectors)
+
+
+def hold_match(run: MergeRun, keys: SourceKeys, files: FileList) -> bool:
+    """Return whether a row of these files matches; also True if reading them all costs too much.
+
+    Args:
+        run: The merge, on a version that has the files. Its source gives the same rows each time.
+        keys: The source's keys.
+        files: The files.
+    """
+    merge = run.statement
+    suspects = files.where(may_hold_match(run, keys, files))
+    if not len(suspects):
+        return False
+    if suspects.size_in_bytes > limits.MAX_LATER_BYTES:
+        return True
+    target = target_plan(run.transaction, suspects, merge.condition_columns())
+    possible = within(keys)
+    if possible is not None:
+        target = target.filter(possible)
+    with translated(merge.table, version=run.transaction.version):
+        matches = target.join(run.source.for_join(), merge.condition, "left_semi")
+        return bool(matches.select(F.lit(True)).take(1))
+
+
+def moved_matches(staged: Staged, removed: FileList, added: FileList) -> TouchedFilesScan | None:
+    """Scan new files, and return the scan if it finds the pairs of the removed ones.
+
+    None if they are others, or too many to be compared on the driver.
+
+    Args:
+        staged: The output, on a version that has the new files. Its source gives the same rows each
+            time, and they have an identity.
+        removed: Files with matches that are no longer in the table.
+        added: Files that were not in the table before.
+
+    Raises:
+        AmbiguousMatchError: Several source rows match a row of the new files.
+    """
+    run, keys = staged.run, staged.found.keys
+    before = None if staged.scan is None else staged.scan.pairs.on_driver
+    suspects = added.where(may_hold_match(run, keys, added))
+    too_big = suspects.size_in_bytes > limits.MAX_LATER_BYTES
+    if before is None or too_big or not len(suspects):
+        return None
+    found = Candidates(suspects, suspects, keys)
+    scan = find_touched_files(run, found, with_row_index=True)
+    after = scan.pairs.on_driver
+    if after is None:
+        scan.pairs.unpersist()
+        return None
+    is_same = _rows_and_clauses(_in_files(before, removed)).equals(_rows_and_clauses(after))
+    return scan if is_same and not scan.num_repeated else None
+
+
+def _in_files(pairs: pyarrow.Table, files: FileList) -> pyarrow.Table:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    locations = set(files.rows["location"].to_pylist())
+    names = pairs[FILE].unique().to_pylist()
+    wanted = [name for name in names if decoded_location(name) in locations]
+    return pairs.filter(pc.is_in(pairs[FILE], pa.array(wanted, pa.string())))
+
+
+def _rows_and_clauses(pairs: pyarrow.Table) -> pyarrow.Table:
+    """Count the pairs of each source row and clause, in a fixed order."""
+    import pyarrow as pa
+
+    rows = pa.table({"row": pairs[SOURCE_ROW], CLAUSE: pairs[CLAUSE]}).flatten().combine_chunks()
+    counted = rows.group_by(rows.column_names).aggregate([([], "count_all")])
+    return counted.sort_by([(name, "ascending") for name in counted.column_names])

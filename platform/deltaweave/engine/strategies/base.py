@@ -1,0 +1,94 @@
+"""How the changes of a merge become files: what every strategy answers and does."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from typing import ClassVar
+
+from deltaweave.delta.statement import keeps_columns
+from deltaweave.engine.merge_run import MergeRun
+from deltaweave.engine.pairs import TouchedFilesScan
+from deltaweave.engine.prune import Candidates
+from deltaweave.engine.report import StrategyName
+from deltaweave.engine.staged import Staged
+from deltaweave.verdict import Verdict, no
+
+
+class Strategy(ABC):
+    """A way to write changes.
+
+    Attributes:
+        name: The public word for it.
+        needs_scan: Whether it needs the scan for matches. Otherwise it finds candidates itself.
+        needs_row_index: Whether the scan must know the index of each row in its file.
+        writes_changes_alone: Whether it writes no unmodified row.
+    """
+
+    name: ClassVar[StrategyName]
+    needs_scan: ClassVar[bool] = True
+    needs_row_index: ClassVar[bool] = False
+    writes_changes_alone: ClassVar[bool] = False
+
+    @abstractmethod
+    def applies(self, run: MergeRun) -> Verdict:
+        """Return whether it may write a merge. Nothing is written and no job runs."""
+
+    @abstractmethod
+    def reason(self, run: MergeRun, refusal: str) -> str:
+        """Explain why it was chosen.
+
+        Args:
+            run: The merge, to which the strategy applies.
+            refusal: Why the strategy before it does not apply.
+        """
+
+    @abstractmethod
+    def write(
+        self, run: MergeRun, scan: TouchedFilesScan | None, known: Candidates | None = None
+    ) -> Staged:
+        """Write the changes by Spark.
+
+        Args:
+            run: The merge.
+            scan: What the scan for matches found, one touched file at least; None if it needs none.
+            known: The candidate files, if they are known although there was no scan.
+        """
+
+    def can_rebase(self, staged: Staged, gone: Collection[str]) -> Verdict:
+        """Return whether the output of files that are gone can be replaced.
+
+        Args:
+            staged: What it wrote, on a newer version; `scan` is known.
+            gone: The paths of files with matches that are no longer in the table.
+        """
+        return no("its new files hold rows of several files")
+
+    def rebased(
+        self, staged: Staged, gone: Collection[str], scan: TouchedFilesScan
+    ) -> Staged | None:
+        """Change rows in the files that they moved to; keep the changes of other files.
+
+        None if one of these files has to be rewritten by Spark.
+
+        Args:
+            staged: What it wrote, on a newer version, which `can_rebase` allows for.
+            gone: The paths of the files that are gone.
+            scan: What a scan of the new files found: the same source rows and clauses.
+        """
+        raise NotImplementedError
+
+
+def matches(scan: TouchedFilesScan | None) -> TouchedFilesScan:
+    """Return the scan of a strategy that needs one."""
+    assert scan is not None, "needs_scan"
+    return scan
+
+
+def may_move_rows(run: MergeRun) -> bool:
+    """Return whether an update may move rows to another partition."""
+    merge, partitioned_by = run.statement, run.transaction.partition_columns
+    updates = [clause for clause in merge.clauses if clause.action == "update"]
+    return bool(partitioned_by) and not all(
+        keeps_columns(merge, each, partitioned_by) for each in updates
+    )

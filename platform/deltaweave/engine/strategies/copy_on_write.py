@@ -1,0 +1,32 @@
+"""Copy on write: Spark rewrites touched files, with changed, unmodified and inserted rows."""
+
+from __future__ import annotations
+
+from deltaweave.engine.merge_run import MergeRun
+from deltaweave.engine.pairs import TouchedFilesScan
+from deltaweave.engine.prune import Candidates
+from deltaweave.engine.report import StrategyName
+from deltaweave.engine.staged import Staged
+from deltaweave.engine.strategies.base import Strategy, matches
+from deltaweave.engine.strategies.rows import copy_phase, copy_touched_files
+from deltaweave.verdict import YES, Verdict
+
+
+class CopyOnWrite(Strategy):
+    """Join the touched files with the source and write all their rows."""
+
+    name = StrategyName.COPY_ON_WRITE
+
+    def applies(self, run: MergeRun) -> Verdict:
+        return YES
+
+    def reason(self, run: MergeRun, refusal: str) -> str:
+        return f"Spark rewrites the touched files, since {refusal}"
+
+    def write(
+        self, run: MergeRun, scan: TouchedFilesScan | None, known: Candidates | None = None
+    ) -> Staged:
+        scan = matches(scan)
+        with copy_phase(run, scan):
+            written = copy_touched_files(run, scan, without_join=False)
+        return Staged.copied(run, self.name, scan, written)

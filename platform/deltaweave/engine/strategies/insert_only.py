@@ -1,0 +1,53 @@
+"""Insert only: no file of the target changes, and the source rows without a match are appended."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from deltaweave.engine.merge_run import MergeRun
+from deltaweave.engine.pairs import TouchedFilesScan
+from deltaweave.engine.phases import Phases
+from deltaweave.engine.prune import Candidates
+from deltaweave.engine.report import StrategyName
+from deltaweave.engine.staged import Staged
+from deltaweave.engine.strategies.base import Strategy
+from deltaweave.engine.strategies.source_rows import inserts_only, may_insert, rows_after_scan
+from deltaweave.verdict import YES, Verdict, no
+
+_STATUS = "MERGE operation - writing new files for only inserts"
+
+
+class InsertOnly(Strategy):
+    """Insert by one anti join, for a statement that has only WHEN NOT MATCHED clauses."""
+
+    name = StrategyName.INSERT_ONLY
+    needs_scan = False
+    writes_changes_alone = True
+
+    def applies(self, run: MergeRun) -> Verdict:
+        insert_only = run.statement.takes_insert_only_path
+        return YES if insert_only else no("the statement has other clauses")
+
+    def reason(self, run: MergeRun, refusal: str) -> str:
+        return "the statement has WHEN NOT MATCHED clauses alone"
+
+    def write(
+        self, run: MergeRun, scan: TouchedFilesScan | None, known: Candidates | None = None
+    ) -> Staged:
+        with insert_phase(run.phases):
+            inserts = inserts_only(run, known)
+            return Staged.inserted(run, inserts.found, run.transaction.write(inserts.rows))
+
+
+def insert_phase(phases: Phases) -> AbstractContextManager[None]:
+    """Run the one phase of a merge that only inserts."""
+    return phases.running("writeInsertsOnlyWhenNoMatchedClauses", _STATUS, "rewriteTimeMs")
+
+
+def insert_unmatched(run: MergeRun, scan: TouchedFilesScan) -> Staged:
+    """Insert after a scan that touched no file; write nothing if there is nothing to insert."""
+    if not may_insert(run, scan) or run.source.num_rows == 0:
+        return Staged.untouched(run, scan, None)
+    with run.phases.running("writeInsertsOnlyWhenNoMatches", _STATUS, "rewriteTimeMs"):
+        written = run.transaction.write(rows_after_scan(run, scan))
+    return Staged.untouched(run, scan, written)

@@ -1,0 +1,443 @@
+"""The rows of touched files after a merge: changed rows and, if asked for, unmodified ones.
+
+Delta's MERGE uses a right or full outer join. Here a left join from the target gives changed rows,
+and the pairs give the inserts (see source_rows). If the source is broadcast, target rows are not
+shuffled and keep their order. If the pairs are too many for a broadcast, the inserts would shuffle
+the source a second time, so one full outer join gives both.
+
+Delta's writer puts rows whose `_change_type` is null into the table's files, and all others into
+files of the change data feed. So where a table has a feed, each change becomes several rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial, reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from deltaweave.delta.commit import Transaction, WrittenFiles
+from deltaweave.delta.jvm import plan_text
+from deltaweave.delta.log import FileList, decoded_location
+from deltaweave.delta.scan import TrackedColumns, target_plan, tracked_columns
+from deltaweave.delta.statement import ResolvedMerge
+from deltaweave.engine import limits
+from deltaweave.engine.clauses import (
+    asked_after_join,
+    clause_taken,
+    columns_before,
+    first_insert,
+    updated,
+)
+from deltaweave.engine.columns import (
+    CLAUSE,
+    FILE,
+    NO_CLAUSE,
+    NUMBER,
+    TARGET_ROW_ID,
+    TARGET_ROW_PRESENT,
+)
+from deltaweave.engine.merge_run import MergeRun
+from deltaweave.engine.pairs import TouchedFilesScan, places_of_files
+from deltaweave.engine.source import PreparedSource
+from deltaweave.engine.strategies.source_rows import (
+    may_insert,
+    rows_after_scan,
+    updates_from_source,
+)
+from deltaweave.identifiers import back_quoted, column
+
+if TYPE_CHECKING:
+    import pyarrow
+
+logger = logging.getLogger(__name__)
+
+_PLACE_BITS = 40
+
+
+CHANGE_TYPE = "_change_type"
+
+_ROW = "_row_"
+
+_BEFORE = "_before_"
+
+_AFTER = "_after_"
+
+_ENTRIES = "_entries_"
+
+
+@dataclass(frozen=True)
+class _Images:
+    """The columns of a row, over joined rows with `CLAUSE`.
+
+    Attributes:
+        names: Names of the table's columns and of those that track its rows.
+        before: Their values before the merge.
+        after: Their values after it.
+    """
+
+    names: list[str]
+    before: list[Column]
+    after: list[Column]
+
+
+def changed_rows(
+    run: MergeRun,
+    scan: TouchedFilesScan,
+    files: FileList,
+    *,
+    with_unmodified: bool,
+    with_inserts: bool = False,
+) -> DataFrame:
+    """Return rows of touched files after the merge, in the evolved target schema.
+
+    If the table keeps a change data feed, its rows are among them (see `recorded`).
+
+    Args:
+        run: The merge.
+        scan: What the scan for matches found.
+        files: The touched files to read.
+        with_unmodified: Whether rows that no clause takes are copied too (copy on write).
+        with_inserts: Whether to include inserted rows, which `may_join_once` must allow.
+    """
+    merge = run.statement
+    # Rows that match repeatedly are deleted, and the feed must show each of them once.
+    deduplicates = run.transaction.metadata.keeps_change_feed and scan.num_repeated > 0
+    row_column = TARGET_ROW_ID if deduplicates else None
+    tracked = tracked_columns(run.transaction)
+    target = target_plan(run.transaction, files, row_column=row_column, tracked=tracked or ())
+    how = _join_type(merge, with_unmodified=with_unmodified, with_inserts=with_inserts)
+    taken = _joined(merge, run.source, target, how)
+    if not with_unmodified:
+        taken = taken.filter(F.col(CLAUSE) != NO_CLAUSE)
+    if deduplicates:
+        taken = taken.dropDuplicates([TARGET_ROW_ID])
+    images = _images(merge, target, tracked, and_inserted=with_inserts)
+    if run.transaction.metadata.keeps_change_feed:
+        rows = _with_change_feed(merge, taken, images)
+    else:
+        rows = _after(merge, taken, images)
+    for added in tracked or ():
+        rows = rows.withMetadata(added.name, added.metadata)
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug(
+            "writeAllChanges using %s join:\n  source.output: %s\n  target.output: %s\n"
+            "  condition: %s\n  output plan:\n%s",
+            how,
+            run.source.rows.columns,
+            target.columns,
+            merge.condition_text,
+            plan_text(rows),
+        )
+    return rows
+
+
+def _join_type(merge: ResolvedMerge, *, with_unmodified: bool, with_inserts: bool) -> str:
+    """Return how target rows are joined with the source."""
+    if with_inserts:
+        return "full"
+    # Rows without a match are needed if they are copied or a clause looks at them.
+    return "left" if with_unmodified or merge.of_kind("not_matched_by_source") else "inner"
+
+
+def _joined(merge: ResolvedMerge, source: PreparedSource, target: DataFrame, how: str) -> DataFrame:
+    """Join target rows with the source, with their clauses; with the inserts if `full`."""
+    if how != "full":
+        joined = target.join(source.for_join(), merge.condition, how)
+        return joined.withColumn(CLAUSE, asked_after_join(merge, clause_taken(merge)))
+    target = target.withColumn(TARGET_ROW_PRESENT, F.lit(True))
+    joined = target.join(source.for_join(), merge.condition, how)
+    is_new = F.col(TARGET_ROW_PRESENT).isNull()
+    clause = F.when(is_new, first_insert(merge)).otherwise(clause_taken(merge))
+    taken = joined.withColumn(CLAUSE, asked_after_join(merge, clause))
+    return taken.filter(~is_new | (F.col(CLAUSE) != NO_CLAUSE))
+
+
+def _images(
+    merge: ResolvedMerge,
+    target: DataFrame,
+    tracked: TrackedColumns | None,
+    *,
+    and_inserted: bool,
+) -> _Images:
+    names = list(merge.evolved_schema.names)
+    before = columns_before(merge)
+    after = updated(merge, before, and_inserted=and_inserted)
+    if tracked is not None:
+        row_id, version = (target[back_quoted(column.name)] for column in tracked)
+        names += [column.name for column in tracked]
+        before += [row_id, version]
+        # A changed row keeps its id; its commit version is that of this merge.
+        after += [row_id, F.when(~_is_taken_by(merge, "update"), version)]
+    return _Images(names, before, after)
+
+
+def _with_change_feed(merge: ResolvedMerge, taken: DataFrame, images: _Images) -> DataFrame:
+    """Return the rows after the merge, and the feed's rows of each change."""
+    return recorded(
+        taken,
+        images.names,
+        images.before,
+        images.after,
+        is_update=_is_taken_by(merge, "update"),
+        is_delete=_is_taken_by(merge, "delete"),
+    )
+
+
+def _after(merge: ResolvedMerge, taken: DataFrame, images: _Images) -> DataFrame:
+    """Return the rows after the merge, without those that a clause deletes."""
+    if any(clause.action == "delete" for clause in merge.clauses):
+        taken = taken.filter(~_is_taken_by(merge, "delete"))
+    values = zip(images.names, images.after, strict=True)
+    return taken.select(*[value.alias(name) for name, value in values])
+
+
+def _is_taken_by(merge: ResolvedMerge, action: str) -> Column:
+    """Return whether a clause with this action takes a row."""
+    places = [i for i, clause in enumerate(merge.clauses) if clause.action == action]
+    return F.col(CLAUSE).isin(places)
+
+
+def may_join_once(transaction: Transaction, scan: TouchedFilesScan) -> bool:
+    """Return whether the join that gives the changed rows should give the inserts, too.
+
+    It should if the pairs are too many for a broadcast. It can if the touched files hold all
+    matches, and if new rows have only the table's columns.
+    """
+    return bool(
+        transaction.merge.of_kind("not_matched")
+        and not scan.may_broadcast_pairs
+        and set(scan.matched.paths) <= set(scan.touched.paths)
+        and not transaction.metadata.keeps_change_feed
+        and tracked_columns(transaction) is None
+    )
+
+
+def remaining_rows(transaction: Transaction, scan: TouchedFilesScan, files: FileList) -> DataFrame:
+    """Return the rows of some touched files that no clause takes, in the evolved target schema."""
+    merge = transaction.merge
+    tracked = tracked_columns(transaction) or ()
+    rows = target_plan(
+        transaction, files, file_column=FILE, row_index_column=TARGET_ROW_ID, tracked=tracked
+    )
+    left = _without(scan, files, rows)
+    values = zip(merge.evolved_schema.names, columns_before(merge), strict=True)
+    kept = left.select(
+        *[value.alias(name) for name, value in values],
+        *[rows[back_quoted(column.name)].alias(column.name) for column in tracked],
+    )
+    for added in tracked:
+        kept = kept.withMetadata(added.name, added.metadata)
+    return kept
+
+
+def _without(scan: TouchedFilesScan, files: FileList, rows: DataFrame) -> DataFrame:
+    """Drop the rows of these files that a clause takes, by an anti join on file and row index."""
+    names = scan.names_of(files)
+    num_changed = sum(scan.changed_by_file)
+    if len(names) > limits.MAX_NUMBERED_FILES or num_changed > limits.MAX_BROADCAST_NUMBERS:
+        changed = scan.changed_pairs(FILE, TARGET_ROW_ID, files=files)
+        return rows.join(changed, [FILE, TARGET_ROW_ID], "left_anti")
+    # File and row index as one number: its hash table is small, and quickly built and searched.
+    numbered = rows.withColumn(NUMBER, _numbers(names))
+    left = _numbers_left(scan, files, names)
+    if left is not None:
+        table = rows.sparkSession.createDataFrame(left)
+        return numbered.join(F.broadcast(table), NUMBER, "left_semi")
+    changed = scan.changed_pairs(FILE, TARGET_ROW_ID, files=files)
+    taken = changed.select(_numbers(names).alias(NUMBER))
+    return numbered.join(F.broadcast(taken), NUMBER, "left_anti")
+
+
+def _numbers(names: Sequence[str]) -> Column:
+    """Return file and row index as one number, for rows of these files."""
+    if len(names) == 1:
+        return F.col(TARGET_ROW_ID)
+    number = F.lit(None).cast("bigint")
+    for i, name in enumerate(names):
+        number = F.when(F.col(FILE) == name, F.lit(i << _PLACE_BITS)).otherwise(number)
+    return number + F.col(TARGET_ROW_ID)
+
+
+def _numbers_left(
+    scan: TouchedFilesScan, files: FileList, names: Sequence[str]
+) -> pyarrow.Table | None:
+    """Return the remaining rows' numbers; None if the others are fewer, or not on the driver.
+
+    They include numbers of rows that were marked as deleted before, which no scan returns.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    changed = scan.changed_on_driver(files)
+    num_rows = files.row_counts + files.rows["num_marked"].to_numpy()
+    if changed is None or not num_rows.sum() < 2 * changed.num_rows:  # also if a count is not known
+        return None
+    rows_of = dict(zip(files.rows["location"].to_pylist(), num_rows, strict=True))
+    numbers = places_of_files(changed[FILE], names).to_numpy()
+    rows = changed[TARGET_ROW_ID].to_numpy()
+    left = []
+    for i, name in enumerate(names):
+        is_left = np.ones(int(rows_of[decoded_location(name)]), dtype=bool)
+        is_left[rows[numbers == i]] = False
+        left.append(np.flatnonzero(is_left) + (i << _PLACE_BITS))
+    return pa.table({NUMBER: np.concatenate(left)})
+
+
+def rows_from_source_alone(run: MergeRun, scan: TouchedFilesScan) -> list[DataFrame] | None:
+    """Return updated and inserted rows, if any; None if an update needs the target's rows."""
+    updates = updates_from_source(run.transaction, scan)
+    if updates is None:
+        return None
+    if not updates and not may_insert(run, scan):
+        return []
+    return [rows_after_scan(run, scan, updates)]
+
+
+def updated_and_inserted(run: MergeRun, scan: TouchedFilesScan) -> list[DataFrame]:
+    """Return updated and inserted rows: from the source alone if it has all that they need.
+
+    If the table keeps a change data feed, its rows are among them.
+    """
+    if not run.transaction.metadata.keeps_change_feed:
+        rows = rows_from_source_alone(run, scan)
+        if rows is not None:
+            return rows
+    changed = changed_rows(run, scan, scan.touched, with_unmodified=False)
+    return [changed, *inserted_rows(run, scan)]
+
+
+def inserted_rows(run: MergeRun, scan: TouchedFilesScan) -> list[DataFrame]:
+    """Return the inserted rows, with those of the change data feed; nothing if none can be."""
+    if not may_insert(run, scan):
+        return []
+    inserts = rows_after_scan(run, scan)
+    return [recorded_inserts(inserts) if run.transaction.metadata.keeps_change_feed else inserts]
+
+
+def together(parts: list[DataFrame]) -> DataFrame:
+    """Union the parts to one write job.
+
+    Inserted rows have no row id or commit version yet: parts that have them come first, since the
+    columns are known by their metadata there.
+    """
+    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
+
+
+def recorded(
+    rows: DataFrame,
+    names: Sequence[str],
+    before: Sequence[Column],
+    after: Sequence[Column],
+    *,
+    is_update: Column,
+    is_delete: Column,
+) -> DataFrame:
+    """Return the table's rows and the feed's rows of joined target rows.
+
+    An update gives a row of the table, a pre-image and a post-image. A delete gives a row of the
+    feed, and an unmodified row one of the table.
+
+    Args:
+        rows: The joined rows.
+        names: Names of the table's columns.
+        before: The columns' values before the merge.
+        after: Their values after it.
+        is_update: Whether a row is updated.
+        is_delete: Whether a row is deleted.
+    """
+    # A projection of their own computes both images once, since values may be random.
+    images = rows.select(
+        _struct(names, before).alias(_BEFORE),
+        _struct(names, after).alias(_AFTER),
+        is_update.alias("_is_update_"),
+        is_delete.alias("_is_delete_"),
+    )
+    entries = (
+        F.when(
+            F.col("_is_update_"),
+            F.array(
+                _entry(_AFTER, None),
+                _entry(_BEFORE, "update_preimage"),
+                _entry(_AFTER, "update_postimage"),
+            ),
+        )
+        .when(F.col("_is_delete_"), F.array(_entry(_BEFORE, "delete")))
+        .otherwise(F.array(_entry(_BEFORE, None)))
+    )
+    return _spread(images, names, entries)
+
+
+def recorded_inserts(inserts: DataFrame) -> DataFrame:
+    """Return inserted rows as the table's rows and as the feed's."""
+    names = inserts.columns
+    columns = [column(name) for name in names]
+    rows = inserts.select(_struct(names, columns).alias(_AFTER))
+    return _spread(rows, names, F.array(_entry(_AFTER, None), _entry(_AFTER, "insert")))
+
+
+def _struct(names: Sequence[str], values: Sequence[Column]) -> Column:
+    return F.struct(*[value.alias(name) for name, value in zip(names, values, strict=True)])
+
+
+def _entry(image: str, change_type: str | None) -> Column:
+    return F.struct(F.col(image).alias(_ROW), F.lit(change_type).cast("string").alias(CHANGE_TYPE))
+
+
+def _spread(rows: DataFrame, names: Sequence[str], entries: Column) -> DataFrame:
+    entry = rows.select(F.explode(entries).alias(_ENTRIES))
+    columns = [column(_ENTRIES, _ROW, name).alias(name) for name in names]
+    return entry.select(*columns, column(_ENTRIES, CHANGE_TYPE).alias(CHANGE_TYPE))
+
+
+def copy_phase(run: MergeRun, scan: TouchedFilesScan) -> AbstractContextManager[None]:
+    """Run the phase in which touched files are rewritten."""
+    return run.phases.running(
+        "writeAllUpdatesAndDeletes" if run.statement.is_matched_only else "writeAllChanges",
+        f"MERGE operation - Rewriting {len(scan.touched)} files",
+        "rewriteTimeMs",
+    )
+
+
+def copy_touched_files(
+    run: MergeRun, scan: TouchedFilesScan, *, without_join: bool
+) -> WrittenFiles | None:
+    """Rewrite all touched files, and the inserts with them; None if no row is left.
+
+    Args:
+        run: The merge.
+        scan: What the scan for matches found.
+        without_join: Whether to write changed rows from the source alone, if that is possible, and
+            unmodified rows from the target alone. The scan must know the rows' indexes then.
+    """
+    parts = _changed_and_remaining(run, scan) if without_join else None
+    if parts is None:
+        # Spark joins all rows of the touched files with the source.
+        once = may_join_once(run.transaction, scan)
+        rows = changed_rows(run, scan, scan.touched, with_unmodified=True, with_inserts=once)
+        parts = [rows] if once else [rows, *inserted_rows(run, scan)]
+    return run.transaction.write(together(parts)) if parts else None
+
+
+def _changed_and_remaining(run: MergeRun, scan: TouchedFilesScan) -> list[DataFrame] | None:
+    """Return changed rows from the source alone, and unmodified rows from the target alone.
+
+    None if a changed row, or its entry in the change feed, needs values of both.
+    """
+    import numpy as np
+
+    if run.transaction.metadata.keeps_change_feed:
+        return None
+    parts = rows_from_source_alone(run, scan)
+    if parts is None:
+        return None
+    changed = np.array(scan.changed_by_file)
+    with_rows_left = scan.touched.where(changed != scan.touched.row_counts)
+    if len(with_rows_left):
+        parts = [remaining_rows(run.transaction, scan, with_rows_left), *parts]
+    return parts

@@ -1,14 +1,15 @@
-"""The front door: a Delta table by path or name."""
+"""The front door: a Delta table by path or name, and what changed between two of its versions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from deltaweave.choices import check_choice
 from deltaweave.delta.commit import (
@@ -45,20 +46,20 @@ from deltaweave.delta.log import (
     version_at,
 )
 from deltaweave.delta.statement import name_parts
-from deltaweave.differences import ChangedRows, TouchedRows, changed_rows, touched_rows
 from deltaweave.engine.floating_bounds import count_floating_bounds, rewrite_floating_bounds
 from deltaweave.engine.prune import wanted_index
 from deltaweave.errors import (
     LOG_WITHOUT_VERSIONS,
     DeltaweaveError,
     NotADeltaTableError,
+    SourceError,
     StatementError,
     TableNotFoundError,
 )
 from deltaweave.identifiers import is_path, literal, quoted
 from deltaweave.locations import refuse_credentials
-from deltaweave.merge_builder import MergeBuilder
 from deltaweave.retries import again_after_another_creator
+from deltaweave.statements import MergeBuilder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -298,7 +299,7 @@ class Table:
             TableNotFoundError: The log no longer holds one of the versions.
         """
         older = None if after is None else self.snapshot(after)
-        return touched_rows(older, self.snapshot(until))
+        return _touched_rows(older, self.snapshot(until))
 
     def changed_rows(self, after: int | None, until: int | None = None) -> ChangedRows:
         """Read exactly the rows by which two versions differ, from the change data feed.
@@ -310,7 +311,7 @@ class Table:
         Raises:
             SourceError: The table keeps no change data feed.
         """
-        return changed_rows(after, self.snapshot(until), table=self.path_or_name)
+        return _changed_rows(after, self.snapshot(until), table=self.path_or_name)
 
     def write(
         self,
@@ -544,3 +545,91 @@ class Table:
         if newest.version < 0:
             raise NotADeltaTableError.at(self.path_or_name)
         return newest if version is None else log.at_version(version, newest)
+
+
+@dataclass(frozen=True)
+class TouchedRows:
+    """The rows of the data files by which two versions of a table differ.
+
+    Sums over `added` minus sums over `removed` are the exact change of any additive aggregate
+    between the two versions, whatever commits lie between.
+
+    Attributes:
+        added: Rows of the files that only `until` has.
+        removed: Rows of the files that only `after` has; empty if `after` is None.
+        after: The older version, or None for the state before the first.
+        until: The newer version.
+        added_files: How many files `added` reads.
+        removed_files: How many files `removed` reads.
+        table_id: Delta's id of the table; a new table in its place has another id.
+    """
+
+    added: DataFrame
+    removed: DataFrame
+    after: int | None
+    until: int
+    added_files: int
+    removed_files: int
+    table_id: str
+
+
+@dataclass(frozen=True)
+class ChangedRows:
+    """Exactly the rows by which the commits between two versions of a table changed it.
+
+    Attributes:
+        rows: The table's columns, and those of Delta's change data feed: `_change_type` (`insert`,
+            `delete`, `update_preimage`, `update_postimage`), `_commit_version` and
+            `_commit_timestamp`. Where `after` is None, every row of `until` as an insert.
+        after: The older version, or None for the state before the first.
+        until: The newer version.
+        table_id: Delta's id of the table; a new table in its place has another id.
+    """
+
+    rows: DataFrame
+    after: int | None
+    until: int
+    table_id: str
+
+
+def _touched_rows(older: TableSnapshot | None, newer: TableSnapshot) -> TouchedRows:
+    """Read the rows of only those files by which two versions differ; see `Table.touched_rows`."""
+    if older is None:
+        all_rows = newer.read_whole()
+        files = newer.num_files
+        return TouchedRows(all_rows, all_rows.limit(0), None, newer.version, files, 0, newer.id)
+    added, removed = newer.files_not_in(older), older.files_not_in(newer)
+    return TouchedRows(
+        added=newer.read_files(added),
+        removed=older.read_files(removed),
+        after=older.version,
+        until=newer.version,
+        added_files=len(added),
+        removed_files=len(removed),
+        table_id=newer.id,
+    )
+
+
+def _changed_rows(after: int | None, newer: TableSnapshot, *, table: str) -> ChangedRows:
+    """Read the change data feed between two versions; see `Table.changed_rows`."""
+    if not newer.metadata.keeps_change_feed:
+        raise SourceError(
+            "the table keeps no change data feed, so what changed cannot be read.",
+            table=table,
+            operation="READ",
+            version=newer.version,
+            hint="Set its property delta.enableChangeDataFeed to true, or read its touched rows.",
+        )
+    if after is None:
+        rows = newer.read().select(
+            "*",
+            F.lit("insert").alias("_change_type"),
+            F.lit(newer.version).cast("long").alias("_commit_version"),
+            F.current_timestamp().alias("_commit_timestamp"),
+        )
+        return ChangedRows(rows, None, newer.version, newer.id)
+    with translated(table, operation="READ", version=newer.version, otherwise=SourceError):
+        # Delta refuses a range that begins after the newest version.
+        rows = newer.read_change_feed(min(after + 1, newer.version))
+        rows = rows if after < newer.version else rows.limit(0)
+    return ChangedRows(rows, after, newer.version, newer.id)

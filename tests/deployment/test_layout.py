@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import pydoc
 import subprocess
 import sys
 from pathlib import Path
@@ -144,6 +145,13 @@ def test_the_public_names_of_the_dagster_side() -> None:
     }
     for name in dagster_deltaweave.__all__:
         assert getattr(dagster_deltaweave, name) is not None
+
+
+def test_help_fits_two_screens_and_names_what_is_public() -> None:
+    page = pydoc.plain(pydoc.render_doc(deltaweave))
+    assert len(page.splitlines()) <= 100
+    assert {name for name in deltaweave.__all__ if name not in page} == set()
+    assert set(dir(deltaweave)) == set(deltaweave.__all__)
 
 
 def test_importing_deltaweave_imports_no_pyspark() -> None:

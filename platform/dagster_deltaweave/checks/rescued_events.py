@@ -28,7 +28,7 @@ from dagster_deltaweave.tables import (
     run_locator,
     table_declaration,
 )
-from deltaweave.changes.rescue import num_rescued, rescued_table
+from deltaweave.changes.delivery import num_rescued, rescued_table
 from deltaweave.counts import counted
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from dagster_deltaweave.tables import (
     merge_on_read_locations,
     open_merge_on_read,
 )
-from deltaweave.changes.rescue import num_rescued
+from deltaweave.changes.delivery import num_rescued
 from deltaweave.errors import DeltaweaveError, SourceError
 
 if TYPE_CHECKING:

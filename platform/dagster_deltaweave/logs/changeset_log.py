@@ -23,7 +23,7 @@ from deltaweave.changes.merge_on_read import (
     MERGED,
     NUMBERED,
     Pending,
-    merged_mark,
+    watermark_id,
 )
 from deltaweave.errors import NOTHING_DONE, SourceError
 
@@ -96,7 +96,7 @@ def pending_changes(at: MergeOnReadLocations) -> PendingChanges | None:
     if base is None or changes is None:
         return None
     base_id = str(base.metadata().id)
-    mark = merged_mark(base_id)
+    mark = watermark_id(base_id)
     merged = base.transaction_version(mark)
     if merged is not None:
         try:

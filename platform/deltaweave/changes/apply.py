@@ -11,11 +11,10 @@ from pyspark.sql import Column
 
 from deltaweave.changes.current import (
     OWN_COLUMNS,
-    Tombstones,
     apply_to_current_rows,
     current_row_columns,
 )
-from deltaweave.changes.delivery import Delivery, pair_of_batch
+from deltaweave.changes.delivery import Delivery, pair_of_batch, rescue, rescued_table
 from deltaweave.changes.events import Events, EventShape, read_events
 from deltaweave.changes.history import END, START, Histories, Remembered, history_columns
 from deltaweave.changes.lineage import line_of
@@ -23,18 +22,15 @@ from deltaweave.changes.options import (
     ChangeOptions,
     check_columns,
     check_names_are_free,
-    event_shape,
     properties_of_new,
     schema_of,
     wrong,
 )
-from deltaweave.changes.rescue import rescue, rescued_table
 from deltaweave.changes.stored_events import check_are_of, completed
 from deltaweave.changes.table_columns import TableColumns
-from deltaweave.choices import choice_problem
+from deltaweave.changes.tombstones import Tombstones
 from deltaweave.engine.report import MergeResult
 from deltaweave.errors import StatementError
-from deltaweave.identifiers import spelled_as
 from deltaweave.retries import again_after_a_conflict
 from deltaweave.table import Table
 
@@ -127,11 +123,6 @@ def apply_changes(
         DeltaweaveError: Anything else; the target is as it was, or empty if it was created here.
     """
     table = Table(spark, target)
-    rows = spark.table(source) if isinstance(source, str) else source
-    problem = choice_problem("stored_as_scd_type", str(stored_as_scd_type), ("1", "2"))
-    if problem is not None:
-        raise wrong(table, problem)
-    keeps_histories = str(stored_as_scd_type) == "2"
     options = ChangeOptions(
         keys=keys,
         sequence_by=sequence_by,
@@ -142,36 +133,45 @@ def apply_changes(
         column_list=column_list,
         except_column_list=except_column_list,
         message_column=message_column,
+        rescued=rescued,
+        stored_as_scd_type=stored_as_scd_type,
+        track_history_column_list=track_history_column_list,
+        track_history_except_column_list=track_history_except_column_list,
+        late_by=late_by,
     )
-    shape = event_shape(table, rows, options)
-    if keeps_histories:
+    rows = spark.table(source) if isinstance(source, str) else source
+    return _apply(table, rows, options, idempotency)
+
+
+def _apply(
+    table: Table, rows: DataFrame, options: ChangeOptions, idempotency: tuple[str, int] | None
+) -> MergeResult:
+    """Apply a batch of change events to a table; see `apply_changes`."""
+    shape = options.shape(table, rows)
+    columns = shape.columns
+    if options.keeps_histories:
         own = {START.lower(), END.lower()}
         names = (*shape.keys, *shape.columns)
         check_names_are_free(table, [name for name in names if name.lower() in own])
-    tracked = _tracked(
-        table,
-        _columns(table, shape) if keeps_histories else shape.columns,
-        keeps_histories,
-        track_history_column_list,
-        track_history_except_column_list,
-    )
-    beside = rescued_table(table, rescued)
-    events = read_events(rows, shape, table=target, rescues=beside is not None)
+        columns = _columns(table, shape)
+    tracked = options.tracked(table, columns)
+    beside = rescued_table(table, options.rescued)
+    events = read_events(rows, shape, table=table.path_or_name, rescues=beside is not None)
     try:
-        if keeps_histories and events.truncated is not None:
+        if options.keeps_histories and events.truncated is not None:
             raise _not_emptied(table)
-        columns_beside = history_columns if keeps_histories else current_row_columns
+        columns_beside = history_columns if options.keeps_histories else current_row_columns
         schema = schema_of(events, columns_beside(events))
         properties = properties_of_new(shape, schema)
         with pair_of_batch(table, idempotency) as pair:
             table.create_if_missing(schema, properties=properties, for_a_write=True)
             check_columns(table, schema)
-            rescue(events, table, beside, (table, pair))
+            rescue(events, table, beside, holder=table, pair=pair)
             delivery = Delivery.of(table, pair)
-            if keeps_histories:
-                result = _to_histories(table, events, tracked, late_by, delivery)
+            if options.keeps_histories:
+                result = _to_histories(table, events, tracked, options.late_by, delivery)
             else:
-                result = _to_current_rows(table, events, late_by, delivery)
+                result = _to_current_rows(table, events, options.late_by, delivery)
         return _with_findings(result, events)
     finally:
         events.let_go()
@@ -220,8 +220,8 @@ def _to_current_rows(
     newest = tombstones.settle()
     check_are_of(newest, whole)
     noted = tombstones.remember(whole, late_by, delivery.noted)
-    pair, line = delivery.terms(newest, line_of(newest, noted))
-    return apply_to_current_rows(table, whole, tombstones, pair, line)
+    terms = delivery.terms(newest, line_of(newest, noted))
+    return apply_to_current_rows(table, whole, tombstones, terms.idempotency, terms.line)
 
 
 def _columns(table: Table, shape: EventShape) -> tuple[str, ...]:
@@ -231,26 +231,3 @@ def _columns(table: Table, shape: EventShape) -> tuple[str, ...]:
     columns = TableColumns.of(table.snapshot(), (START, END))
     further = columns.lacking([*shape.keys, *shape.columns])
     return (*shape.columns, *[field.name for field in further])
-
-
-def _tracked(
-    table: Table,
-    columns: Sequence[str],
-    keeps_histories: bool,
-    only: Sequence[str] | None,
-    all_but: Sequence[str] | None,
-) -> tuple[str, ...]:
-    """Return the columns whose change begins a version."""
-    if only is None and all_but is None:
-        return tuple(columns)
-    if not keeps_histories or (only is not None and all_but is not None):
-        raise wrong(
-            table,
-            "track_history_column_list and track_history_except_column_list exclude each other, "
-            "and go with stored_as_scd_type 2.",
-        )
-    named = spelled_as(columns, only if only is not None else all_but or ())
-    unknown = sorted(set(named) - set(columns))
-    if unknown:
-        raise wrong(table, f"history cannot be tracked on {', '.join(unknown)}: no such column.")
-    return tuple(name for name in columns if (name in named) == (only is not None))

@@ -1,11 +1,16 @@
-"""Values as values of another type: fields added, left out, renamed or widened, at every depth."""
+"""Values in other forms, at every depth: as another type, as constants, and as hashes.
+
+Converting to another type adds, leaves out, renames or widens fields.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -16,6 +21,7 @@ from pyspark.sql.types import (
     DoubleType,
     FloatType,
     IntegerType,
+    IntegralType,
     LongType,
     MapType,
     NullType,
@@ -23,7 +29,12 @@ from pyspark.sql.types import (
     StructField,
     StructType,
     TimestampNTZType,
+    TimestampType,
+    VariantType,
 )
+
+from deltaweave.delta.jvm import json_text
+from deltaweave.identifiers import quoted
 
 FROM = "deltaweave.from"
 """Metadata of a wanted field: the names that it may have among the existing fields."""
@@ -41,6 +52,15 @@ def plain(data_type: DataType) -> DataType:
     if isinstance(data_type, MapType):
         return MapType(plain(data_type.keyType), plain(data_type.valueType))
     return data_type
+
+
+def nullable(data_type: DataType) -> DataType:
+    """Return the type with nulls allowed at every depth.
+
+    Types that require values are other types to Spark, and Delta has none within maps and arrays.
+    So the values of a table and of its events have types without requirements before they meet.
+    """
+    return data_type._as_nullable()
 
 
 def by_case(fields: Iterable[StructField]) -> dict[str, StructField]:
@@ -196,10 +216,21 @@ def wider(held: DataType, further: DataType) -> DataType:
     return further if widens(held, further) else held
 
 
-def changed_leaves(
-    held: DataType, wanted: DataType, path: tuple[str, ...] = ()
-) -> list[tuple[tuple[str, ...], DataType]]:
-    """Return where two types differ in shared parts: paths, as SQL has them, and wanted types."""
+@dataclass(frozen=True)
+class Leaf:
+    """A part of a column without parts of its own.
+
+    Attributes:
+        path: The names down to it, as SQL has them.
+        data_type: Its type.
+    """
+
+    path: tuple[str, ...]
+    data_type: DataType
+
+
+def changed_leaves(held: DataType, wanted: DataType, path: tuple[str, ...] = ()) -> list[Leaf]:
+    """Return where two types differ in shared parts, with the wanted types."""
     if isinstance(held, StructType) and isinstance(wanted, StructType):
         there = by_case(wanted)
         parts: list[tuple[str, Any, Any]] = [
@@ -212,7 +243,7 @@ def changed_leaves(
     elif isinstance(held, MapType) and isinstance(wanted, MapType):
         parts = [("key", held.keyType, wanted.keyType), ("value", held.valueType, wanted.valueType)]
     else:
-        return [] if held == wanted else [(path, wanted)]
+        return [] if held == wanted else [Leaf(path, wanted)]
     return [
         leaf for name, one, other in parts for leaf in changed_leaves(one, other, (*path, name))
     ]
@@ -241,3 +272,101 @@ def with_leaves_of(wanted: DataType, held: DataType) -> DataType:
             with_leaves_of(wanted.valueType, held.valueType),
         )
     return held
+
+
+_EPOCH = "TIMESTAMP_NTZ '1970-01-01 00:00:00'"
+_MICROSECOND = "INTERVAL '0.000001' SECOND"
+
+
+def collectable(value: Column, data_type: DataType) -> Column:
+    """Convert a value to a form that can be collected without loss; `constant` reverses it.
+
+    Python collects times in its local zone, where one hour in autumn occurs twice, and has no dates
+    after the year 9999. So times and dates are collected as numbers.
+    """
+    if isinstance(data_type, StructType):
+        fields = [
+            collectable(value[each.name], each.dataType).alias(each.name) for each in data_type
+        ]
+        return F.when(value.isNotNull(), F.struct(*fields))
+    if isinstance(data_type, TimestampType):
+        return F.unix_micros(value)
+    if isinstance(data_type, TimestampNTZType):
+        return value - F.expr(_EPOCH)
+    return F.unix_date(value) if isinstance(data_type, DateType) else value
+
+
+def constant(collected: Any, data_type: DataType) -> Column | None:
+    """Convert a collected `collectable` value to a constant of its type; None for null."""
+    if collected is None:
+        return None
+    if isinstance(data_type, StructType):
+        fields = []
+        for part, field in zip(collected, data_type, strict=True):
+            value = constant(part, field.dataType)
+            missing = F.lit(None).cast(field.dataType)
+            fields.append((missing if value is None else value).alias(field.name))
+        return F.struct(*fields)
+    if isinstance(data_type, TimestampType):
+        return F.timestamp_micros(F.lit(collected))
+    if isinstance(data_type, TimestampNTZType):
+        micros = collected // timedelta(microseconds=1)
+        return F.expr(_EPOCH) + F.expr(_MICROSECOND) * F.lit(micros)
+    if isinstance(data_type, DateType):
+        return F.date_from_unix_date(F.lit(collected))
+    return F.lit(collected).cast(data_type)
+
+
+def hashed(value: Column, data_type: DataType, name: str) -> list[Column]:
+    """Return the arguments for `xxhash64`, so that different values have different hashes.
+
+    `xxhash64` skips nulls, also in structs and arrays, and flattens arrays of arrays. So each value
+    comes with a name, and values in arrays and maps are hashed one by one.
+    """
+    is_there = F.when(value.isNotNull(), F.lit(name))
+    if isinstance(data_type, StructType):
+        parts = [is_there]
+        for field in data_type:
+            parts += hashed(value[field.name], field.dataType, f"{name}.{quoted(field.name)}")
+        return parts
+    if isinstance(data_type, ArrayType):
+        of = data_type.elementType
+        return [is_there, F.transform(value, lambda item: F.xxhash64(*hashed(item, of, "")))]
+    if isinstance(data_type, MapType):
+        of_key, of_value = data_type.keyType, data_type.valueType
+        entries = F.transform(
+            F.map_entries(value),
+            lambda entry: F.xxhash64(
+                *hashed(entry["key"], of_key, "key"), *hashed(entry["value"], of_value, "value")
+            ),
+        )
+        return [is_there, F.array_sort(entries)]  # the order of a map's entries does not matter
+    if isinstance(data_type, VariantType):
+        return [is_there, json_text(value)]
+    if isinstance(data_type, (FloatType, DoubleType)):
+        return [is_there, value.cast("string")]  # 0.0 and -0.0 have the same hash
+    if isinstance(data_type, IntegralType):
+        return [is_there, value.cast("bigint")]  # the same when the column is widened
+    return [is_there, value]
+
+
+def _is_compared_exactly(data_type: DataType) -> bool:
+    """Return whether `=` compares values of the type exactly."""
+    if isinstance(data_type, StructType):
+        return all(_is_compared_exactly(field.dataType) for field in data_type)
+    if isinstance(data_type, ArrayType):
+        return _is_compared_exactly(data_type.elementType)
+    return not isinstance(data_type, (MapType, VariantType, FloatType, DoubleType))
+
+
+def comparable(rows: DataFrame, struct: str, name: str) -> Column:
+    """Return a field of a struct of `rows` in a form that `=` compares exactly.
+
+    Maps, variants, and numbers with 0.0 and -0.0, which are equal, are compared by their hashes.
+    """
+    fields = rows.schema[struct].dataType
+    assert isinstance(fields, StructType)
+    value, data_type = F.col(struct)[name], fields[name].dataType
+    if _is_compared_exactly(data_type):
+        return value
+    return F.xxhash64(*hashed(value, data_type, name))

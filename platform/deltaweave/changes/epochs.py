@@ -11,7 +11,7 @@ other alone, because a snapshot may read a row long after its position.
 
 Tables that were made before positions had these fields keep their type, no other log is noticed.
 
-Conditions are SQL text, see `combining`.
+Conditions are SQL text, see `current`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
+from deltaweave.changes.conversions import nullable
 from deltaweave.changes.events import PREFIX, SEQUENCE, EventShape
-from deltaweave.changes.sequence_types import nullable
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import literal, quoted
 from deltaweave.table import Table

@@ -12,15 +12,19 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
-from deltaweave.changes.absent_columns import ABSENT, absent_of, warnings_of
-from deltaweave.changes.collected_values import collectable, constant
-from deltaweave.changes.conversions import spelled
-from deltaweave.changes.hashes import hashed
-from deltaweave.changes.sequence_types import has_order, is_null, nullable
+from deltaweave.changes.conversions import collectable, constant, hashed, nullable, spelled
 from deltaweave.changes.table_columns import TableColumns
-from deltaweave.changes.unusable_events import WRONG, Parts, refused, wrong_of
+from deltaweave.changes.unusable_events import (
+    ABSENT,
+    WRONG,
+    Parts,
+    absent_of,
+    refused,
+    warnings_of,
+    wrong_of,
+)
 from deltaweave.delta.jvm import letting_go, translated
 from deltaweave.delta.scan import from_cache
 from deltaweave.errors import SourceError, StatementError
@@ -165,7 +169,7 @@ def counted(rows: DataFrame, shape: EventShape) -> Events:
     return Events(rows, shape, found["count"], found["deletes"], truncated)
 
 
-def speaks_of(name: str, shape: EventShape) -> Column:
+def mentions(name: str, shape: EventShape) -> Column:
     """Return whether an event sets the column of this name."""
     speaks = F.lit(True)
     if shape.present is not None:
@@ -197,7 +201,7 @@ def _shaped(source: DataFrame, shape: EventShape, table: str, keeps_wrong: bool)
         present.append(F.coalesce(shape.inserts, false).alias(INSERTED))
     at = shape.sequence_by
     at_type = source.select(at.alias("at")).schema["at"].dataType
-    if not has_order(at_type):
+    if not _has_order(at_type):
         raise StatementError(
             f"values of the type {at_type.simpleString()} have no order.",
             table=table,
@@ -207,7 +211,7 @@ def _shaped(source: DataFrame, shape: EventShape, table: str, keeps_wrong: bool)
     parts = Parts(
         keys=shape.keys,
         needs_key=operation != TRUNCATE,
-        has_sequence=~is_null(at, at_type),
+        has_sequence=~_is_null(at, at_type),
         present=named,
         message=shape.message,
     )
@@ -298,3 +302,19 @@ def _totals(at_type: DataType) -> list[Column]:
         F.count_if(operation == DELETE).alias("deletes"),
         collectable(last_truncate, at_type).alias("truncated"),
     ]
+
+
+def _has_order(data_type: DataType) -> bool:
+    """Return whether values of the type can be ordered."""
+    if isinstance(data_type, StructType):
+        return all(_has_order(field.dataType) for field in data_type)
+    return not isinstance(data_type, (MapType, VariantType, ArrayType))
+
+
+def _is_null(at: Column, data_type: DataType) -> Column:
+    """Return whether a sequence, or a part of it, is missing."""
+    missing = at.isNull()
+    if isinstance(data_type, StructType):
+        for field in data_type:
+            missing = missing | _is_null(at[field.name], field.dataType)
+    return missing

@@ -172,7 +172,7 @@ def holds_pair(snapshot: TableSnapshot, pair: tuple[str, int]) -> bool:
     return held is not None and held >= pair[1]
 
 
-def is_made_anew(source: TableSnapshot, clone: Commit) -> bool:
+def was_rebuilt(source: TableSnapshot, clone: Commit) -> bool:
     """Return whether a clone's source was replaced by another table or an earlier copy.
 
     A clone takes over the time at which its source was created. Writers need not give one.

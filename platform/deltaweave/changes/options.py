@@ -1,10 +1,11 @@
-"""The options that describe change events, checked before anything is read or written."""
+"""The options of change data capture: each is declared here once, with its default and checks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -13,6 +14,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 from deltaweave.changes.epochs import as_held, log_fields
 from deltaweave.changes.events import PREFIX, VALUES, Events, EventShape
 from deltaweave.changes.table_columns import first_columns
+from deltaweave.choices import choice_problem
 from deltaweave.delta.jvm import check_is_data_frame, translated
 from deltaweave.errors import SourceError, StatementError
 from deltaweave.identifiers import RESERVED_PREFIX, quoted, spelled_as
@@ -20,40 +22,61 @@ from deltaweave.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from typing_extensions import Self
 
 _OPERATION = "applying changes"
 _NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChangeOptions:
-    """How a caller describes change events; `apply_changes` documents the options.
+class EventOptions:
+    """How a caller describes change events, whatever the kind of their table.
+
+    `apply_changes` documents the options in full. The public functions take the fields of these
+    classes as keywords, with the same defaults: a test compares them.
 
     Attributes:
         keys: Columns that identify a row.
         sequence_by: Orders the events of a key.
         apply_as_deletes: Condition of events that delete.
         apply_as_truncates: Condition of events that empty the table.
-        inserts: Condition of events that insert (merge on read).
         ignore_null_updates: Whether nulls leave columns as they are.
         present_columns: Column with the names of the columns that an event sets.
         column_list: Columns of the source that are columns of the table.
         except_column_list: Columns of the source that are not.
         message_column: Column with the message of each event.
+        rescued: The table that takes events which cannot be applied, by path or name; True for the
+            table's with `_rescued` appended, False for none.
+        late_by: How long deletes are remembered for late events.
     """
 
     keys: Sequence[str]
     sequence_by: str | Column
     apply_as_deletes: str | Column | None = None
     apply_as_truncates: str | Column | None = None
-    inserts: str | Column | None = None
     ignore_null_updates: bool = False
     present_columns: str | None = None
     column_list: Sequence[str] | None = None
     except_column_list: Sequence[str] | None = None
     message_column: str | None = None
+    rescued: str | bool = False
+    late_by: timedelta = timedelta(days=7)
 
-    def spelled_as(self, columns: Sequence[str]) -> ChangeOptions:
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with the options by themselves, whatever the table and the events are."""
+        if isinstance(self.keys, str) or not self.keys:
+            return "keys is a list of one or more columns."
+        if self.column_list is not None and self.except_column_list is not None:
+            return "column_list and except_column_list exclude each other."
+        return None
+
+    def check(self, table: Table) -> None:
+        """Raise a StatementError if the options contradict each other."""
+        if self.problem is not None:
+            raise wrong(table, self.problem)
+
+    def spelled_as(self, columns: Sequence[str]) -> Self:
         """Return the same options, with columns spelled as in `columns`."""
 
         def one(name: str | None) -> str | None:
@@ -71,37 +94,101 @@ class ChangeOptions:
             message_column=one(self.message_column),
         )
 
+    def shape(self, table: Table, rows: DataFrame) -> EventShape:
+        """Describe how the rows are read as events.
 
-def event_shape(table: Table, rows: DataFrame, options: ChangeOptions) -> EventShape:
-    """Describe how the rows are read as events.
+        Raises:
+            StatementError: Options contradict each other, or name columns that the rows do not
+                have, or the rows are no DataFrame.
+            UnsupportedSessionError: The rows belong to a Spark Connect session.
+        """
+        name = table.path_or_name
+        check_is_data_frame(rows, "the source", table=name, operation=_OPERATION)
+        self.check(table)
+        options = self.spelled_as(rows.columns)
+        sequence, of_type = _sequence(table, rows, _expression(options.sequence_by))
+        return EventShape(
+            keys=tuple(options.keys),
+            sequence_by=sequence,
+            deletes=_condition(options.apply_as_deletes),
+            truncates=_condition(options.apply_as_truncates),
+            columns=_columns(table, rows, options),
+            present=options.present_columns,
+            ignore_nulls=options.ignore_null_updates,
+            message=options.message_column,
+            log_fields=log_fields(of_type),
+        )
 
-    Raises:
-        StatementError: Options contradict each other, or name columns that the rows do not have, or
-            the rows are no DataFrame.
-        UnsupportedSessionError: The rows belong to a Spark Connect session.
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeOptions(EventOptions):
+    """The options of `apply_changes`.
+
+    Attributes:
+        stored_as_scd_type: 1 for current rows, 2 for histories.
+        track_history_column_list: Columns whose change begins a version.
+        track_history_except_column_list: Columns whose change begins none.
     """
-    check_is_data_frame(rows, "the source", table=table.path_or_name, operation="applying changes")
-    check_keys(table, options.keys)
-    options = options.spelled_as(rows.columns)
-    sequence, of_type = _sequence(table, rows, _expression(options.sequence_by))
-    return EventShape(
-        keys=tuple(options.keys),
-        sequence_by=sequence,
-        deletes=_condition(options.apply_as_deletes),
-        truncates=_condition(options.apply_as_truncates),
-        inserts=_condition(options.inserts),
-        columns=_columns(table, rows, options),
-        present=options.present_columns,
-        ignore_nulls=options.ignore_null_updates,
-        message=options.message_column,
-        log_fields=log_fields(of_type),
-    )
+
+    stored_as_scd_type: Literal[1, 2, "1", "2"] = 1
+    track_history_column_list: Sequence[str] | None = None
+    track_history_except_column_list: Sequence[str] | None = None
+
+    @property
+    def keeps_histories(self) -> bool:
+        """Whether the table has a row for each version of a key."""
+        return str(self.stored_as_scd_type) == "2"
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with the options by themselves, whatever the table and the events are."""
+        kind = choice_problem("stored_as_scd_type", str(self.stored_as_scd_type), ("1", "2"))
+        lists = (self.track_history_column_list, self.track_history_except_column_list)
+        num_lists = sum(each is not None for each in lists)
+        if kind is None and num_lists > (1 if self.keeps_histories else 0):
+            kind = (
+                "track_history_column_list and track_history_except_column_list exclude each "
+                "other, and go with stored_as_scd_type 2."
+            )
+        return super().problem or kind
+
+    def tracked(self, table: Table, columns: Sequence[str]) -> tuple[str, ...]:
+        """Return those of a table's columns, which are no keys, whose change begins a version.
+
+        Raises:
+            StatementError: There is no such column.
+        """
+        only, all_but = self.track_history_column_list, self.track_history_except_column_list
+        if only is None and all_but is None:
+            return tuple(columns)
+        named = spelled_as(columns, only if only is not None else all_but or ())
+        unknown = sorted(set(named) - set(columns))
+        if unknown:
+            raise wrong(
+                table, f"history cannot be tracked on {', '.join(unknown)}: no such column."
+            )
+        return tuple(name for name in columns if (name in named) == (only is not None))
 
 
-def check_keys(table: Table, keys: Sequence[str]) -> None:
-    """Raise a StatementError unless keys is a list of columns."""
-    if isinstance(keys, str) or not keys:
-        raise wrong(table, "keys is a list of one or more columns.")
+@dataclass(frozen=True, kw_only=True)
+class MergeOnReadOptions(EventOptions):
+    """The options of a merge-on-read table; `MergeOnReadTable` documents them in full.
+
+    Attributes:
+        inserts: Condition of events that insert.
+        partition_by: Partition columns of a base that is created.
+        keep_merged_for: How long merged batches are kept.
+        broadcast_limit_bytes: Changes up to this measured size are broadcast.
+    """
+
+    inserts: str | Column | None = None
+    partition_by: Sequence[str] = ()
+    keep_merged_for: timedelta = timedelta(hours=1)
+    broadcast_limit_bytes: int = 2**30
+
+    def shape(self, table: Table, rows: DataFrame) -> EventShape:
+        """Describe how the rows are read as events; raise what `EventOptions.shape` raises."""
+        return replace(super().shape(table, rows), inserts=_condition(self.inserts))
 
 
 def schema_of(events: Events, further: Sequence[StructField]) -> StructType:
@@ -160,11 +247,9 @@ def _condition(given: str | Column | None) -> Column | None:
     return None if given is None else _expression(given)
 
 
-def _columns(table: Table, rows: DataFrame, options: ChangeOptions) -> tuple[str, ...]:
+def _columns(table: Table, rows: DataFrame, options: EventOptions) -> tuple[str, ...]:
     """Return the columns of the table that are not keys."""
     keys, column_list = options.keys, options.column_list
-    if column_list is not None and options.except_column_list is not None:
-        raise wrong(table, "column_list and except_column_list exclude each other.")
     of_events = filter(None, [options.present_columns, options.message_column])
     left_out = {*(options.except_column_list or ()), *of_events}
     named = {*keys, *left_out, *(column_list or ())}

@@ -2,14 +2,32 @@
 
 VACUUM of the table skips them, because the names of their directories begin with "_". So they need
 maintenance of their own (`side_tables`).
+
+A side table is written before its table, in a commit of its own. So after a RESTORE it holds events
+that the table's rows lack: a delete would drop columns of a restored row, or the row. Such events
+do not count. What was noted in one call is a batch, known by its time, and the commit of the table
+that applies a batch names that time (`lineage`).
+
+When the table has left its line of commits, the side table is written again with the batches that
+the table has now (`settle`). A later RESTORE may bring others back, from the versions of the side
+table before, as long as their files exist. Otherwise only the commits since the last look are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+import re
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from itertools import combinations, pairwise
+from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
 from deltaweave.changes.conversions import (
@@ -21,15 +39,27 @@ from deltaweave.changes.conversions import (
     with_leaves_of,
 )
 from deltaweave.changes.events import PREFIX
+from deltaweave.changes.lineage import (
+    LOOKED_AT,
+    NOTED_EVERY,
+    Lineage,
+    cloned_by,
+    has_left,
+    noted_by_clone,
+    was_rebuilt,
+)
 from deltaweave.changes.options import needed_properties
 from deltaweave.delta.commit import alone_on_local_disk
 from deltaweave.delta.files import encryption_properties
-from deltaweave.delta.jvm import translated
-from deltaweave.delta.log import FileList, TableSnapshot, bounds
+from deltaweave.delta.jvm import collected, translated
+from deltaweave.delta.log import Commit, FileList, TableSnapshot, bounds
 from deltaweave.engine.prune import KEY_INDEX_DIRECTORY
-from deltaweave.errors import StatementError
+from deltaweave.errors import CommitConflictError, DeltaweaveError, StatementError
 from deltaweave.identifiers import column, quoted
 from deltaweave.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 NOTED = f"{PREFIX}noted_at"
 """Column of a side table: when the row was written."""
@@ -110,12 +140,12 @@ def _evolve(kept_in: Table, held: StructType, wanted: StructType) -> None:
     if not changed:
         return
     properties = ["'delta.enableTypeWidening' = 'true'"]
-    if any(isinstance(data_type, TimestampNTZType) for _, data_type in changed):
+    if any(isinstance(leaf.data_type, TimestampNTZType) for leaf in changed):
         properties.append("'delta.feature.timestampNtz' = 'supported'")
     statements = [f"SET TBLPROPERTIES ({', '.join(properties)})"]
     statements += [
-        f"ALTER COLUMN {'.'.join(map(quoted, path))} TYPE {data_type.simpleString()}"
-        for path, data_type in changed
+        f"ALTER COLUMN {'.'.join(map(quoted, leaf.path))} TYPE {leaf.data_type.simpleString()}"
+        for leaf in changed
     ]
     operation = "widening columns"
     with (
@@ -197,3 +227,257 @@ def may_hold_noted_before(kept_in: TableSnapshot, keep_for: timedelta) -> bool:
 
 def _ago(time: timedelta) -> datetime:
     return datetime.now(timezone.utc) - time
+
+
+logger = logging.getLogger(__name__)
+
+SETTLED = "deltaweave/settled"
+"""The application id whose version is that of a side table before it was rewritten."""
+
+TAKEN_OVER = "deltaweave/taken_over"
+"""The application id in a side table that holds what the source of a clone remembered."""
+
+_KEPT_LOOKS = 1_000
+
+_BY_PATH = re.compile(r"delta\.`(.*)`", re.DOTALL)
+
+_lock = threading.Lock()
+_last_noted = 0
+_looked_at: dict[tuple[str, str], int] = {}
+
+
+def noted_now() -> int:
+    """Return the time in µs since 1970; two calls never return the same."""
+    global _last_noted
+    with _lock:
+        _last_noted = max(_last_noted + 1, time.time_ns() // 1000)
+        return _last_noted
+
+
+def noted_at(noted_us: int) -> Column:
+    """Build the column of a side table that says when its rows were noted."""
+    return F.timestamp_micros(F.lit(noted_us))
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The rows of a side table that count for its table.
+
+    Attributes:
+        rows: The rows.
+        read: The version of the side table from which they were read.
+        changes: Whether they are others than those of that version.
+        takes_over: Whether some of them are what the source of a clone remembered.
+    """
+
+    rows: DataFrame
+    read: int
+    changes: bool
+    takes_over: bool
+
+
+def settle(kept_in: Table, table: Table, directory: str) -> TableSnapshot:
+    """Make a side table hold what counts for its table as it is now.
+
+    Args:
+        kept_in: The side table; it may not exist yet.
+        table: Its table.
+        directory: The directory of such side tables.
+
+    Returns:
+        The version of the table for which it holds that.
+
+    Raises:
+        CommitConflictError: Another run changed the side table meanwhile. Repeat it.
+    """
+    newest = table.snapshot()
+    if newest_version(kept_in) < 1:  # nothing was written yet
+        _take_over(kept_in, table, newest, directory)
+        return newest
+    side = kept_in.snapshot()
+    found = settled(side, newest, directory)
+    since = side.last_applied(LOOKED_AT) or 0
+    looked_at = {LOOKED_AT: newest.version}
+    if found is not None and found.changes:
+        pairs = {**looked_at, SETTLED: found.read}
+        if found.takes_over:
+            pairs[TAKEN_OVER] = 1
+        kept_in.write(found.rows, "overwrite", applied=pairs, computed_from=found.read)
+        logger.info("%s holds what counts for version %d of %s", kept_in, newest.version, table)
+    elif found is not None or newest.version - since >= NOTED_EVERY:
+        try:
+            kept_in.write(side.read_whole().limit(0), "append", applied=looked_at)
+        except CommitConflictError:
+            logger.debug("%s: another run records the version up to which it looked", kept_in)
+    _note_look(side, newest)
+    return newest
+
+
+def settled(side: TableSnapshot, newest: TableSnapshot, directory: str) -> Settled | None:
+    """Return a side table's rows that count for its table's newest version.
+
+    None if all do, because the table has not left its line since the last look.
+    """
+    known = side.last_applied(LOOKED_AT)
+    since = max(_looked_at.get(_key(side, newest), -1), -1 if known is None else known)
+    # A table from before side tables were looked at has been on its line since they exist.
+    if not has_left(newest, since, side.created_at_ms or 0):
+        _note_look(side, newest)
+        return None
+    versions = list(_versions(side))
+    lineage = Lineage.of(newest, _oldest_ms(versions))
+    return _held(versions, lineage, newest, directory)
+
+
+def _held(
+    versions: Sequence[tuple[TableSnapshot, set[int]]],
+    lineage: Lineage,
+    table: TableSnapshot,
+    directory: str,
+) -> Settled:
+    """Return the rows of a side table that count for a version of its table.
+
+    Args:
+        versions: The versions of the side table, see `_versions`.
+        lineage: The lineage of the version of the table.
+        table: A version of the table.
+        directory: The directory of such side tables.
+    """
+    (side, now), *earlier = versions
+    dropped = [noted for noted in now if not lineage.holds(noted)]
+    rows, seen, changes = _without(side.read_whole(), dropped), set(now), bool(dropped)
+    for before, noted in earlier:
+        back = [each for each in noted - seen if lineage.holds(each)]
+        seen |= noted
+        if back:
+            rows = rows.unionByName(_only(before.read_whole(), back), allowMissingColumns=True)
+            changes = True
+    takes_over = False
+    if lineage.cloned is not None and noted_by_clone(lineage.cloned) not in seen:
+        of_source = _of_clone(table, lineage.cloned, directory)
+        if of_source is not None:
+            takes_over = changes = True
+            rows = rows.unionByName(of_source, allowMissingColumns=True)
+    return Settled(rows, side.version, changes, takes_over)
+
+
+def _take_over(kept_in: Table, table: Table, newest: TableSnapshot, directory: str) -> None:
+    """Begin the side table of a clone with what its source remembers."""
+    key = (f"{newest.data_path}/{directory}", newest.id)
+    clone = cloned_by(newest, _looked_at.get(key, -1))
+    if clone is not None:
+        rows = _of_clone(newest, clone, directory)
+        if rows is not None:
+            create_side_table(kept_in, table, rows.schema)
+            applied = {LOOKED_AT: newest.version, TAKEN_OVER: 1}
+            # Another run may do the same: then this one conflicts, and is repeated.
+            kept_in.write(rows, "append", applied=applied, computed_from=0)
+            return
+    _keep_look(key, newest.version)
+
+
+def _of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataFrame | None:
+    """Read what a clone's source remembered at the cloned version, if it still exists."""
+    name, version = clone.parameters["source"], int(clone.parameters["sourceVersion"])
+    try:
+        source = _source(newest.spark, name)
+        cloned = source.snapshot(version)
+        if was_rebuilt(cloned, clone):
+            logger.warning(
+                "%s was cloned from %s, which was recreated since: its events do not count",
+                newest.data_path,
+                name,
+            )
+            return None
+        # A table that replaced the source has another id, and a side table of its own.
+        kept_in = side_table(source, directory, cloned.id)
+        if newest_version(kept_in) < 1:  # nothing was written yet, also if it is a clone itself
+            earlier = cloned_by(cloned, -1)
+            rows = None if earlier is None else _of_clone(cloned, earlier, directory)
+        else:
+            versions, of_source = list(_versions(kept_in.snapshot())), source.snapshot()
+            lineage = Lineage.of(of_source, _oldest_ms(versions), version)
+            rows = _held(versions, lineage, of_source, directory).rows
+    except DeltaweaveError as gone:
+        logger.warning(
+            "%s was cloned from %s, whose remembered events cannot be read: %s",
+            newest.data_path,
+            name,
+            gone,
+        )
+        return None
+    return None if rows is None else rows.withColumn(NOTED, noted_at(noted_by_clone(clone)))
+
+
+def _source(spark: SparkSession, name: str) -> Table:
+    """Open the source of a clone, whose commit names it without quotes.
+
+    Raises:
+        DeltaweaveError: There is no such table.
+    """
+    path = _BY_PATH.fullmatch(name)
+    if path is not None:
+        return Table(spark, f"delta.{quoted(path[1])}")
+    pieces = name.split(".")
+    # A dot separates a name's parts, at most three, or is in one of them.
+    for number in (3, 2, 1):
+        for borders in combinations(range(1, len(pieces)), number - 1):
+            parts = [pieces[a:b] for a, b in pairwise((0, *borders, len(pieces)))]
+            found = Table(spark, ".".join(quoted(".".join(part)) for part in parts))
+            with suppress(DeltaweaveError):
+                if found.exists():
+                    return found
+    return Table(spark, name)
+
+
+def _versions(side: TableSnapshot) -> Iterator[tuple[TableSnapshot, set[int]]]:
+    """Yield the versions of a side table that hold different batches, newest first, with these."""
+    at, noted = side, _noted_in(side)
+    while True:
+        yield at, noted
+        before = at.last_applied(SETTLED)
+        if before is None:
+            return
+        try:
+            at = Table(side.spark, side.data_path).snapshot(before)
+            noted = _noted_in(at)
+        except DeltaweaveError as gone:
+            logger.info("%s: its version %d is gone: %s", side.data_path, before, gone)
+            return
+
+
+def _oldest_ms(versions: Sequence[tuple[TableSnapshot, set[int]]]) -> int:
+    """Return when the oldest batch of a side table's versions was noted, in ms since 1970."""
+    return min((min(each) for _, each in versions if each), default=0) // 1000
+
+
+def _noted_in(side: TableSnapshot) -> set[int]:
+    """Return the batches that a version of a side table holds."""
+    with translated(side.data_path, operation="reading", version=side.version):
+        times = side.read_whole().select(F.unix_micros(NOTED).alias("noted"))
+        found = collected(times.distinct())
+    return {noted for noted in found["noted"].to_pylist() if noted is not None}
+
+
+def _only(rows: DataFrame, noted: list[int]) -> DataFrame:
+    return rows.where(F.unix_micros(NOTED).isin(noted)) if noted else rows.limit(0)
+
+
+def _without(rows: DataFrame, noted: list[int]) -> DataFrame:
+    return rows.where(~F.unix_micros(NOTED).isin(noted)) if noted else rows
+
+
+def _key(side: TableSnapshot, newest: TableSnapshot) -> tuple[str, str]:
+    return side.data_path, newest.id
+
+
+def _note_look(side: TableSnapshot, newest: TableSnapshot) -> None:
+    _keep_look(_key(side, newest), newest.version)
+
+
+def _keep_look(key: tuple[str, str], version: int) -> None:
+    with _lock:
+        _looked_at.pop(key, None)
+        _looked_at[key] = version
+        while len(_looked_at) > _KEPT_LOOKS:
+            del _looked_at[next(iter(_looked_at))]

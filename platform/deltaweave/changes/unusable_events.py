@@ -1,18 +1,21 @@
 """Events that cannot be applied: they stop their batch, or are kept in a table of their own.
 
 An event is unusable if its key has a null, it has no sequence, it names columns that do not exist,
-or what read it found something wrong with its values.
+or what read it found something wrong with its values. A column that no message of a batch has is
+named in a warning: its name may be wrong, and it would be null.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
-from deltaweave.delta.jvm import json_text
+from deltaweave.delta.jvm import grouped, json_text
 from deltaweave.errors import SourceError
 from deltaweave.identifiers import column
 
@@ -101,3 +104,52 @@ def refused(
         hint="Correct them or filter them out, or have them put into a table of their own "
         "(rescued=).",
     )
+
+
+ABSENT = "_cdc_absent"
+"""Column of events: the columns that the event's message does not have (array of strings)."""
+
+_FIELD = "absent"
+
+logger = logging.getLogger(__name__)
+
+
+def absent_of(source: DataFrame, message: str | None) -> list[Column]:
+    """Return `_cdc_absent` of a source's rows, if their messages say it.
+
+    Args:
+        source: The rows.
+        message: Column with the message, a struct that may have the field `absent`, or None.
+    """
+    of_type = None if message is None else source.schema[message].dataType
+    if message is None or not isinstance(of_type, StructType) or _FIELD not in of_type.names:
+        return []
+    return [column(message)[_FIELD].alias(ABSENT)]
+
+
+def warnings_of(rows: DataFrame, is_upsert: Column, table: str) -> tuple[str, ...]:
+    """Return a warning that names the columns that no upsert's message has, and log it.
+
+    Args:
+        rows: The usable events, kept in the executors' memory.
+        is_upsert: Whether an event inserts or updates.
+        table: The table, for the warning.
+    """
+    if ABSENT not in rows.columns:
+        return ()
+    of_upserts = rows.where(is_upsert).select(ABSENT)
+    # Most batches have a message with all columns, which ends the first job.
+    if of_upserts.where(F.coalesce(F.size(ABSENT) <= 0, F.lit(True))).take(1):
+        return ()
+    count = F.lit(of_upserts.count())
+    names_of_events = of_upserts.select(F.explode(ABSENT).alias("name"))
+    of_column = grouped(names_of_events, ["name"], [F.count(F.lit(1)).alias("count")])
+    names = sorted(row["name"] for row in of_column.where(F.col("count") == count).collect())
+    if not names:
+        return ()
+    warning = (
+        f"{table}: no message of the batch has the column {', '.join(names)}, which stays as it "
+        "is, or null: is the name right in schema=?"
+    )
+    logger.warning(warning)
+    return (warning,)

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from deltaweave.changes.current import tombstones
+from deltaweave.changes import history, tombstones
 from deltaweave.changes.events import EventShape
-from deltaweave.changes.history import remembered_events
 from deltaweave.changes.merge_on_read import changeset
 from tests.deltaweave.changes.changing import (
     KINDS,
@@ -181,7 +180,7 @@ def test_what_earlier_releases_stored_by_the_names_of_columns_is_read(
     later = Batch([*LATE, Said(1, 5, {"v": 12}), Said(1, 4, {"v": 13, "w": "y"})])
     mapped = {"spark.databricks.delta.properties.defaults.columnMapping.mode": "name"}
     with monkeypatch.context() as earlier, configured(spark, mapped):
-        for module in (changeset, remembered_events, tombstones):
+        for module in (changeset, history, tombstones):
             earlier.setattr(module, "to_stored", lambda rows, _: rows)
         earlier.setattr(EventShape, "stored", lambda _, name: name)
         changing.take(BEFORE)

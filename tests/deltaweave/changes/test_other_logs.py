@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 import deltaweave
 from deltaweave import FROM_DEBEZIUM, MergeOnReadTable, Table, debezium_changes
-from deltaweave.changes.debezium.positions import Connector
+from deltaweave.changes.debezium.changes import Connector
 from deltaweave.errors import DeltaweaveError, SourceError
 from tests.deltaweave.changes.debezium_messages import FOLDER, messages
 

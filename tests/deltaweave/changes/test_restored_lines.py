@@ -13,8 +13,7 @@ from pyspark.sql import SparkSession
 
 from dagster_deltaweave.logs import pending_changes
 from dagster_deltaweave.tables import MergeOnReadLocations
-from deltaweave.changes import apply
-from deltaweave.changes.history import versions
+from deltaweave.changes import apply, history
 from deltaweave.changes.lineage import OfOneLine
 from deltaweave.errors import CommitConflictError
 from tests.deltaweave.changes.current.test_rows import current_rows, frame
@@ -189,7 +188,7 @@ def test_what_a_lost_attempt_noted_is_of_the_commit_of_the_next_one(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     lake, line_of = Lake(spark, tmp_path, KINDS[kind]), apply.line_of
-    module = versions if kind == "histories" else apply
+    module = history if kind == "histories" else apply
     lake.apply(INSERTS)
     rival, rivals = Event(7, 10, 5, "e"), list[int]()
 
@@ -212,7 +211,7 @@ def test_a_table_that_is_replaced_during_a_batch_remembers_all_of_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     lake, line_of = Lake(spark, tmp_path, KINDS[kind]), apply.line_of
-    module = versions if kind == "histories" else apply
+    module = history if kind == "histories" else apply
     lake.apply(OTHERS)
     # Each table's files have names of their own for its columns.
     with configured(spark, {ANEW: "false"}):

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import MergeOnReadTable, Table
-from deltaweave.changes import commit_lines, side_state
-from deltaweave.changes.current import Tombstones
+from deltaweave.changes import commit_lines, side_table
+from deltaweave.changes.tombstones import Tombstones
 from deltaweave.errors import SourceError
 from tests.deltaweave.changes.current.test_rows import current_rows, frame
 from tests.deltaweave.changes.drawn import PARTIAL, WHOLE, Event, Row, delete
@@ -123,7 +123,7 @@ class Lake:
 
 def another_process() -> None:
     """Forget what this process looked at."""
-    side_state._looked_at.clear()
+    side_table._looked_at.clear()
 
 
 @pytest.mark.minutes

@@ -21,8 +21,14 @@ from pyspark.sql.types import (
 )
 
 from deltaweave.changes.conversions import converted, is_as
-from deltaweave.changes.debezium.envelopes import OPERATION, ROW, SENT, SOURCE, ChangedRows
-from deltaweave.changes.debezium.messages import Messages
+from deltaweave.changes.debezium.envelopes import (
+    OPERATION,
+    ROW,
+    SENT,
+    SOURCE,
+    ChangedRows,
+    Messages,
+)
 from deltaweave.changes.debezium.placeholders import Placeholder
 from deltaweave.changes.debezium.values import SCALED, TIMES, ReadValue, TextValue, TimeUnit
 from deltaweave.delta.jvm import json_text

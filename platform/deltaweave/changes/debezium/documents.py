@@ -23,11 +23,11 @@ from deltaweave.changes.debezium.envelopes import (
     SOURCE,
     TYPES,
     ChangedRows,
+    Messages,
     is_envelope,
     named_as,
     rows_of_texts,
 )
-from deltaweave.changes.debezium.messages import Messages
 from deltaweave.changes.debezium.placeholders import Placeholder
 from deltaweave.changes.debezium.values import MILLIS, TimeUnit, of_micros
 from deltaweave.identifiers import column

@@ -15,8 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
-from deltaweave.changes.collected_values import collectable, constant
-from deltaweave.changes.current import EMPTIED
+from deltaweave.changes.conversions import collectable, constant, nullable
 from deltaweave.changes.events import (
     OPERATION,
     PREFIX,
@@ -29,9 +28,9 @@ from deltaweave.changes.events import (
 )
 from deltaweave.changes.lineage import holds_pair, newest_in_line
 from deltaweave.changes.options import needed_properties
-from deltaweave.changes.sequence_types import nullable
 from deltaweave.changes.side_table import fitted
 from deltaweave.changes.stored_events import stored_schema, to_events, to_stored, untaken
+from deltaweave.changes.tombstones import EMPTIED
 from deltaweave.delta.jvm import collected
 from deltaweave.delta.log import FileList, TableSnapshot, num_physical_rows_column
 from deltaweave.table import Table

@@ -18,17 +18,18 @@ changes are too many to be broadcast.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
+from pyspark.sql.types import DateType, IntegerType, LongType, StringType, TimestampType
 
-from deltaweave.changes.current import DELETED, UPSERTED, combined, new_row
+from deltaweave.changes.current import UPSERTED, combined, new_row
 from deltaweave.changes.epochs import NEWEST, unless_of_other_log
 from deltaweave.changes.events import INSERTED, SEQUENCE, VALUES, EventShape
-from deltaweave.changes.merge_on_read.key_anti_join import with_other_keys
+from deltaweave.changes.tombstones import DELETED
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import quoted
 
@@ -52,6 +53,7 @@ class MergedView:
         shape: How the events were read.
         broadcasts: Whether the changes are small enough to be broadcast.
         are_newer: Whether every change is known to be newer than all of the base.
+        is_emptied: Whether an event empties the base.
         generated: The SQL of columns that the base generates from others, by name.
     """
 
@@ -60,6 +62,7 @@ class MergedView:
     shape: EventShape
     broadcasts: bool
     are_newer: bool = False
+    is_emptied: bool = False
     generated: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -90,6 +93,8 @@ class MergedView:
             others = self.base.drop(*self.generated)
             rows = replace(self, base=others, generated={}).rows(method)
             return rows.selectExpr("*", *self._generated())
+        if method == "left_join_inserts" and self.is_emptied:
+            method = "left_join_anti_join"  # the base may have lost keys
         if method == "double_rank":
             return self._ranked()
         if method == "full_outer_join":
@@ -207,3 +212,44 @@ class MergedView:
 
 def _selected(rows: DataFrame, values: Mapping[str, str]) -> DataFrame:
     return rows.selectExpr(*[f"{value} AS {quoted(name)}" for name, value in values.items()])
+
+
+# Equal values of these types have equal hashes.
+_HASHED = (IntegerType, LongType, DateType, TimestampType)
+_HASH = "_cdc_key_hash"
+
+
+def with_other_keys(
+    rows: DataFrame, known: DataFrame, keys: Sequence[str], *, broadcasts: bool
+) -> DataFrame:
+    """Keep the rows whose key is not in `known`.
+
+    Keys of several columns are looked up by one hash first, because Spark builds and searches a
+    hash table of numbers faster than one of rows. The columns are compared only where hashes are
+    equal.
+
+    Args:
+        rows: The rows.
+        known: The keys.
+        keys: The key columns, which both have.
+        broadcasts: Whether `known` is small enough to be broadcast.
+    """
+    types = [(rows.schema[key].dataType, known.schema[key].dataType) for key in keys]
+    are_hashed = all(one == other and _has_one_hash(one) for one, other in types)
+    if len(keys) == 1 or not are_hashed:
+        return rows.join(F.broadcast(known) if broadcasts else known, list(keys), "left_anti")
+    number = F.xxhash64(*map(quoted, keys)).alias(_HASH)
+    # Nested CASEs keep Spark from joining by these columns.
+    same = "true"
+    for key in keys:
+        same = f"CASE WHEN b.{quoted(key)} = c.{quoted(key)} THEN {same} ELSE false END"
+    numbered = known.select("*", number)
+    numbered = (F.broadcast(numbered) if broadcasts else numbered).alias("c")
+    is_same = F.expr(f"b.{_HASH} = c.{_HASH} AND {same}")
+    return rows.select("*", number).alias("b").join(numbered, is_same, "left_anti").drop(_HASH)
+
+
+def _has_one_hash(data_type: object) -> bool:
+    if isinstance(data_type, StringType):
+        return data_type.simpleString() == "string"  # collations may equate different strings
+    return isinstance(data_type, _HASHED)

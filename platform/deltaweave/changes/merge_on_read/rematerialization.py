@@ -5,26 +5,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Literal, get_args
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, TimestampType
 
-from deltaweave.changes.current import Tombstones, apply_to_current_rows
+from deltaweave.changes.current import apply_to_current_rows
 from deltaweave.changes.events import Events, counted
 from deltaweave.changes.lineage import OfOneLine, line_of
-from deltaweave.changes.merge_on_read.base_and_batches import (
-    at_one_moment,
-    merged_batch,
-    merged_mark,
-    restored_mark,
-    retire_earlier_mark,
-)
 from deltaweave.changes.merge_on_read.merged_view import MergedView
 from deltaweave.changes.merge_on_read.sides import KnownDeletes, Sides
-from deltaweave.changes.side_state import noted_now
+from deltaweave.changes.merge_on_read.watermark import (
+    at_one_moment,
+    merged_batch,
+    restored_watermark,
+    retire_earlier_watermark,
+    watermark_id,
+)
+from deltaweave.changes.side_table import noted_now
+from deltaweave.changes.tombstones import Tombstones
 from deltaweave.choices import check_choice
 from deltaweave.delta.commit import without_session_pair
 from deltaweave.delta.log import TableSnapshot
@@ -131,7 +131,7 @@ def _equals(name: str, data_type: DataType) -> Column:
     return F.coalesce(is_equal, F.lit(f"{quoted(name)} IS NULL"))
 
 
-def write_anew(
+def rewrite_base(
     base: Table,
     view: MergedView,
     read: TableSnapshot,
@@ -164,7 +164,7 @@ def write_anew(
             view.rows(view.best_for_all).select(*map(quoted, columns)),
             "overwrite",
             replace_where=predicate,
-            applied={merged_mark(read.id): until, **noted},
+            applied={watermark_id(read.id): until, **noted},
             computed_from=read.version,
         )
     except CommitConflictError:
@@ -183,8 +183,8 @@ def _merge(
     line: OfOneLine,
 ) -> int | None:
     """Merge events into the base; None if another run brought them in meanwhile."""
-    mark = merged_mark(read.id)
-    restored = restored_mark(read, until)
+    mark = watermark_id(read.id)
+    restored = restored_watermark(read, until)
     if restored is None:
         return apply_to_current_rows(base, events, tombstones, (mark, until), line).version
     line = line.with_pair((mark, until), restored)
@@ -192,36 +192,37 @@ def _merge(
 
 
 @without_session_pair()
-def rematerialized(sides: Sides, strategy: Strategy, late_by: timedelta) -> Rematerialized | None:
+def rematerialized(sides: Sides, strategy: Strategy) -> Rematerialized | None:
     """Merge all current batches into the base; see `MergeOnReadTable.rematerialize`."""
     base = sides.base
     base.snapshot()  # names the base in the error where there is none
     if not sides.changes.exists():
         return None
-    snapshot, changeset, batches = at_one_moment(base, sides.changes, sides.shape)
+    moment = at_one_moment(base, sides.changes, sides.shape)
+    snapshot, batches = moment.base, moment.batches
     until = batches.newest
     if until <= batches.after:
         return None
-    events = counted(batches.rows, changeset.shape)
+    events = counted(batches.rows, moment.changeset.shape)
     chosen = best_strategy(base, events.count) if strategy == "auto" else strategy
     if chosen == "replace_where" and events.truncated is not None:
         chosen = "overwrite"  # all partitions change
     tombstones = Tombstones.of(base)
     tombstones.settle()
-    line = line_of(snapshot, tombstones.remember(events, late_by, noted_now()))
+    line = line_of(snapshot, tombstones.remember(events, sides.options.late_by, noted_now()))
     if chosen == "merge":
         written = _merge(base, events, tombstones, snapshot, until, line)
     else:
         known = tombstones.version()
         whole, deletes = snapshot.read_whole(), KnownDeletes(tombstones, known)
         view = sides.view(snapshot, whole, batches, events, deletes, asks_order=True)
-        written = write_anew(base, view, snapshot, until, chosen, line.marks)
+        written = rewrite_base(base, view, snapshot, until, chosen, line.marks)
         if written is not None and tombstones.version() != known:
             # Other runs remembered deletes meanwhile. This commit may have just written rows of
             # these keys that the base did not hold before.
             apply_to_current_rows(base, events, tombstones, None, line_of(base.snapshot(written)))
     if written is None:
         return None
-    retire_earlier_mark(base)
+    retire_earlier_watermark(base)
     logger.info("%s: batches up to %d are in the base, by %s", base, until, chosen)
     return Rematerialized(written, until, chosen)

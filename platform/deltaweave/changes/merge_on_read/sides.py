@@ -9,22 +9,23 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from deltaweave.changes.current import OWN_COLUMNS, Tombstones, alive, newest_of_keys, rows_left
+from deltaweave.changes.current import OWN_COLUMNS, alive, newest_of_keys, rows_left
 from deltaweave.changes.epochs import log_fields
 from deltaweave.changes.events import PREFIX, SEQUENCE, Events, EventShape
-from deltaweave.changes.merge_on_read.base_and_batches import (
+from deltaweave.changes.merge_on_read.changeset import Batches, Changeset
+from deltaweave.changes.merge_on_read.merged_view import MergedView
+from deltaweave.changes.merge_on_read.watermark import (
+    are_newer,
     at_one_moment,
     fit_into_a_broadcast,
     merged_batch,
-    settle_mark,
+    settle_watermark,
 )
-from deltaweave.changes.merge_on_read.changeset import Batches, Changeset
-from deltaweave.changes.merge_on_read.merged_view import MergedView
-from deltaweave.changes.merge_on_read.newer_than_base import are_newer
-from deltaweave.changes.options import ChangeOptions, condition_of_keys
+from deltaweave.changes.options import MergeOnReadOptions, condition_of_keys
 from deltaweave.changes.side_table import encryption_of
 from deltaweave.changes.stored_events import check_are_of, completed
 from deltaweave.changes.table_columns import TableColumns, generated, is_computed, numbered
+from deltaweave.changes.tombstones import Tombstones
 from deltaweave.delta.jvm import column_named, selected
 from deltaweave.delta.log import TableSnapshot, always_strict
 from deltaweave.errors import StatementError
@@ -67,14 +68,12 @@ class Sides:
     Attributes:
         base: The base.
         changes: The table of the changeset.
-        options: How the caller describes the events.
-        broadcast_limit_bytes: Changes up to this measured size are broadcast.
+        options: How the caller describes the events, and what she sets for the table.
     """
 
     base: Table
     changes: Table
-    options: ChangeOptions
-    broadcast_limit_bytes: int
+    options: MergeOnReadOptions
 
     def columns(self, base: TableSnapshot | None = None) -> TableColumns:
         """Return the columns of a version of the base, by default the newest.
@@ -142,7 +141,7 @@ class Sides:
     @again_after_a_conflict
     def settle(self) -> None:
         """Keep what a RESTORE of the base left of batches and deletes, while the log shows it."""
-        settle_mark(self.base, self.changes, self.shape)
+        settle_watermark(self.base, self.changes, self.shape)
         Tombstones.of(self.base).settle()
 
     @again_after_a_conflict
@@ -159,10 +158,8 @@ class Sides:
 
         return changeset.append(whole, applied, merged_batch(self.base), check)
 
-    def view_of_now(
-        self, where: str | Column | None, *, asks_order: bool
-    ) -> tuple[MergedView, Events]:
-        """Build the view of both sides at one moment; return it and the events in it.
+    def view_of_now(self, where: str | Column | None, *, asks_order: bool) -> MergedView:
+        """Build the view of both sides at one moment.
 
         Args:
             where: Condition of key columns for both sides, or None.
@@ -172,11 +169,11 @@ class Sides:
             # If the remembered deletes are the same before and after the batches were listed, all
             # are as they were when these were listed. Later deletes are those of later batches.
             deletes = KnownDeletes.of_now(self.base)
-            snapshot, changeset, batches = at_one_moment(self.base, self.changes, self.shape)
+            moment = at_one_moment(self.base, self.changes, self.shape)
             if KnownDeletes.of_now(self.base).are(deletes):
                 break
-        base, shape = snapshot.read_whole(), changeset.shape
-        rows, truncated = batches.rows, changeset.truncated(batches)
+        base, shape, batches = moment.base.read_whole(), moment.changeset.shape, moment.batches
+        rows, truncated = batches.rows, moment.changeset.truncated(batches)
         if where is not None:
             condition = condition_of_keys(where, rows, shape.keys, self.base)
             base, rows = base.where(condition), rows.where(condition)
@@ -184,14 +181,13 @@ class Sides:
         if count is not None and count <= _ROWS_OF_A_TASK:
             rows = rows.coalesce(1)  # finds the newest event of each key without a shuffle
         events = Events(rows, shape, truncated=truncated)
-        view = self.view(snapshot, base, batches, events, deletes, asks_order=asks_order)
-        return view, events
+        return self.view(moment.base, base, batches, events, deletes, asks_order=asks_order)
 
     def rows_when_read(self) -> DataFrame:
         """Return the rows that both sides have whenever they are read, whatever is set then."""
-        base, changeset, _ = at_one_moment(self.base, self.changes, self.shape)
-        tombstones, shape = Tombstones.of(self.base), changeset.shape
-        events = Events(changeset.events(), shape)
+        moment = at_one_moment(self.base, self.changes, self.shape)
+        tombstones, shape = Tombstones.of(self.base), moment.changeset.shape
+        events = Events(moment.changeset.events(), shape)
         tombstones.create_if_missing(events)
         newest = tombstones.with_deletes_of_now(newest_of_keys(events), events)
         view = MergedView(
@@ -199,7 +195,7 @@ class Sides:
             alive(newest, events),
             shape,
             broadcasts=False,
-            generated=_generated(base, shape),
+            generated=_generated(moment.base, shape),
         )
         return always_strict(visible(view.rows("left_join_anti_join"), view.base))
 
@@ -230,8 +226,9 @@ class Sides:
             rows_left(base, events),
             alive(known, events),
             events.shape,
-            broadcasts=fit_into_a_broadcast(batches, self.broadcast_limit_bytes),
+            broadcasts=fit_into_a_broadcast(batches, self.options.broadcast_limit_bytes),
             are_newer=asks_order and are_newer(batches, snapshot, events.sequence_type),
+            is_emptied=events.truncated is not None,
             generated=_generated(snapshot, events.shape),
         )
 

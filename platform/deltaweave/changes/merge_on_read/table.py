@@ -11,15 +11,15 @@ Merged batches are deleted only after a while, because readers may still use the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import Column, DataFrame
 
 from deltaweave.changes.current import current_row_columns
-from deltaweave.changes.delivery import pair_of_batch
+from deltaweave.changes.delivery import pair_of_batch, rescue, rescued_table
 from deltaweave.changes.events import read_events
-from deltaweave.changes.merge_on_read.base_and_batches import merged_batch
 from deltaweave.changes.merge_on_read.changeset import Changeset, Pending
 from deltaweave.changes.merge_on_read.merged_view import METHODS, ViewMethod
 from deltaweave.changes.merge_on_read.rematerialization import (
@@ -29,15 +29,13 @@ from deltaweave.changes.merge_on_read.rematerialization import (
     rematerialized,
 )
 from deltaweave.changes.merge_on_read.sides import Sides, visible
+from deltaweave.changes.merge_on_read.watermark import merged_batch
 from deltaweave.changes.options import (
-    ChangeOptions,
+    MergeOnReadOptions,
     check_columns,
-    check_keys,
-    event_shape,
     properties_of_new,
     schema_of,
 )
-from deltaweave.changes.rescue import rescue, rescued_table
 from deltaweave.choices import check_choice
 from deltaweave.delta.commit import without_session_pair
 from deltaweave.errors import StatementError
@@ -98,9 +96,8 @@ class MergeOnReadTable:
         self.spark, self.warnings = spark, tuple[str, ...]()
         self.base = Table(spark, base)
         self.changes = Table(spark, changes) if changes else self.base.named_with("_changes")
-        check_keys(self.base, keys)
-        self._options = ChangeOptions(
-            keys=tuple(keys),
+        options = MergeOnReadOptions(
+            keys=keys,
             sequence_by=sequence_by,
             apply_as_deletes=apply_as_deletes,
             apply_as_truncates=apply_as_truncates,
@@ -110,12 +107,16 @@ class MergeOnReadTable:
             column_list=column_list,
             except_column_list=except_column_list,
             message_column=message_column,
+            rescued=rescued,
+            partition_by=partition_by,
+            late_by=late_by,
+            keep_merged_for=keep_merged_for,
+            broadcast_limit_bytes=broadcast_limit_bytes,
         )
+        options.check(self.base)
+        self._options = replace(options, keys=tuple(keys))
         self._rescued = rescued_table(self.base, rescued)
-        self._partition_by = tuple(partition_by)
-        self._late_by = late_by
-        self._keep_merged_for = keep_merged_for
-        self._sides = Sides(self.base, self.changes, self._options, broadcast_limit_bytes)
+        self._sides = Sides(self.base, self.changes, self._options)
 
     def append(self, source: DataFrame, *, applied: tuple[str, int] | None = None) -> int | None:
         """Append a batch of events; missing tables are created.
@@ -136,12 +137,12 @@ class MergeOnReadTable:
             return self._append(source, pair)
 
     def _append(self, source: DataFrame, applied: tuple[str, int] | None) -> int | None:
-        shape = event_shape(self.base, source, self._options)
+        shape = self._options.shape(self.base, source)
         rescues = self._rescued is not None
         events = read_events(source, shape, table=self.changes.path_or_name, rescues=rescues)
         self.warnings = tuple(dict.fromkeys((*self.warnings, *events.warnings)))
         try:
-            rescue(events, self.base, self._rescued, (self.changes, applied))
+            rescue(events, self.base, self._rescued, holder=self.changes, pair=applied)
             if not events.count:
                 return None
             schema = schema_of(events, current_row_columns(events))
@@ -149,7 +150,7 @@ class MergeOnReadTable:
             # The changeset comes first, because readers of a base need it.
             if not self.base.exists():
                 Changeset(self.changes, shape).create_if_missing(events)
-            self.base.create_if_missing(schema, self._partition_by, properties)
+            self.base.create_if_missing(schema, self._options.partition_by, properties)
             check_columns(self.base, schema)
             return self._sides.append(events, applied)
         finally:
@@ -204,12 +205,10 @@ class MergeOnReadTable:
         """
         table = self.base.path_or_name
         check_choice("method", method, ("auto", *METHODS), table=table, operation="reading")
-        view, events = self._sides.view_of_now(where, asks_order=method in ("auto", "anti_join"))
+        view = self._sides.view_of_now(where, asks_order=method in ("auto", "anti_join"))
         if method == "auto":
             tells_inserts = self._options.inserts is not None
             method = view.best if tells_inserts else view.best_for_all
-        if method == "left_join_inserts" and events.truncated is not None:
-            method = "left_join_anti_join"  # the base may have lost keys
         return visible(view.rows(method), view.base)
 
     def read_optimized(self) -> DataFrame:
@@ -272,7 +271,7 @@ class MergeOnReadTable:
             DeltaweaveError: Anything else; the base is as it was.
         """
         check_strategy(strategy, self.base)
-        return rematerialized(self._sides, strategy, self._late_by)
+        return rematerialized(self._sides, strategy)
 
     @without_session_pair()
     def purge(self) -> int:
@@ -282,7 +281,7 @@ class MergeOnReadTable:
             The newest batch that is deleted; 0 for none.
         """
         self._sides.settle()
-        before = datetime.now(timezone.utc) - self._keep_merged_for
+        before = datetime.now(timezone.utc) - self._options.keep_merged_for
         version = self.base.version_at(before)
         merged = merged_batch(self.base, version) if version is not None else 0
         merged = min(merged, self.merged_batch())  # a RESTORE may have taken them out since

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import deltaweave
 from deltaweave import Table
-from deltaweave.changes.current import tombstones
+from deltaweave.changes import tombstones
 from deltaweave.errors import SourceError, StatementError
 from deltaweave.identifiers import column
 from tests.deltaweave.changes.drawn import (

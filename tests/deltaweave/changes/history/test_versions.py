@@ -13,8 +13,7 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import MergeResult, Table
-from deltaweave.changes.current import rows as current_rows
-from deltaweave.changes.history import versions
+from deltaweave.changes import current, history
 from deltaweave.errors import CommitConflictError, SourceError
 from tests.deltaweave.changes.drawn import SCHEMA, WHOLE, Event, delete
 from tests.spark_jobs import jobs_of
@@ -73,7 +72,7 @@ class DeathError(Exception):
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, kind: int, do: Callable[[], object]) -> None:
     """Do something once, before the next merge into the table."""
-    owner: Any = current_rows if kind == 1 else versions.Histories
+    owner: Any = current if kind == 1 else history.Histories
     merge, is_done = owner._merge, []
 
     def merged(*arguments: Any, **options: Any) -> MergeResult:
@@ -164,7 +163,7 @@ def test_a_batch_stopped_between_its_merges_is_completed_on_redelivery(
     arguments = {"stored_as_scd_type": kind}
     apply(Event(9, 1, 9), delete(8, 1), **arguments)
 
-    owner: Any = current_rows if kind == 1 else versions.Histories
+    owner: Any = current if kind == 1 else history.Histories
     merge, calls = owner._merge, []
 
     def merged(*given: Any, **options: Any) -> MergeResult:

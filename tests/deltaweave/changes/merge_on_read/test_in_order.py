@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from deltaweave import MergeOnReadTable
-from deltaweave.changes.merge_on_read.key_anti_join import with_other_keys
+from deltaweave.changes.merge_on_read.merged_view import with_other_keys
 from deltaweave.errors import StatementError
 
 Rows = list[tuple[Any, ...]]

@@ -17,9 +17,9 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from deltaweave import MergeOnReadTable, Table, apply_changes
-from deltaweave.changes.current.tombstones import Tombstones
 from deltaweave.changes.merge_on_read.changeset import Changeset
 from deltaweave.changes.merge_on_read.merged_view import MergedView
+from deltaweave.changes.tombstones import Tombstones
 from deltaweave.errors import CommitConflictError, SourceError
 from tests.deltaweave.changes.drawn import SCHEMA, WHOLE, Event, delete, truncate
 from tests.deltaweave.changes.merge_on_read.test_table import frame, rows

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from deltaweave import MergeOnReadTable
-from deltaweave.changes.current import Tombstones
+from deltaweave.changes.tombstones import Tombstones
 from deltaweave.delta.jvm import IGNORING_FILES
 from tests.deltaweave.changes.drawn import WHOLE, Event, delete
 from tests.deltaweave.changes.merge_on_read.test_table import frame, rows

@@ -14,12 +14,14 @@ so neither does its time of arrival.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField
+from pyspark.sql.types import StructField, StructType, TimestampType
 
 from deltaweave import clauses
+from deltaweave.changes.conversions import comparable, nullable
 from deltaweave.changes.delivery import Delivery, Terms
 from deltaweave.changes.epochs import unless_earlier_are_of_other_log
 from deltaweave.changes.events import (
@@ -32,14 +34,25 @@ from deltaweave.changes.events import (
     VALUES,
     Events,
     digest,
-    speaks_of,
+    mentions,
     values_of,
 )
-from deltaweave.changes.hashes import comparable
-from deltaweave.changes.history.remembered_events import Remembered
 from deltaweave.changes.lineage import line_of
-from deltaweave.changes.stored_events import check_are_of, with_values_of
+from deltaweave.changes.side_table import (
+    EVENTS,
+    NOTED,
+    create_side_table,
+    fitted,
+    may_hold_noted_before,
+    newest_version,
+    noted_at,
+    noted_before,
+    settle,
+    side_table,
+)
+from deltaweave.changes.stored_events import check_are_of, to_events, to_stored, with_values_of
 from deltaweave.delta.jvm import translated
+from deltaweave.delta.log import TableSnapshot
 from deltaweave.delta.scan import cached
 from deltaweave.engine.report import MergeResult
 from deltaweave.errors import SourceError
@@ -172,7 +185,7 @@ class Histories:
         is_said = (F.col(OPERATION) == UPSERT) & ~F.col(_IN_TABLE)
         said = {}
         for c in shape.columns:
-            tie = F.when(is_said & speaks_of(c, shape), F.col(SEQUENCE)["tie"])
+            tie = F.when(is_said & mentions(c, shape), F.col(SEQUENCE)["tie"])
             value = F.struct(F.col(VALUES)[c].alias("value"))
             said[c] = F.when(is_said, F.max_by(value, tie).over(of_sequence))
         values = F.struct(*[of["value"].alias(c) for c, of in said.items()])
@@ -219,7 +232,7 @@ class Histories:
             is_upsert = F.col(OPERATION) == UPSERT
             filled = []
             for c in shape.columns:
-                speaks = F.col(_IN_TABLE) | speaks_of(c, shape)  # a version has all columns
+                speaks = F.col(_IN_TABLE) | mentions(c, shape)  # a version has all columns
                 said = F.when(is_upsert & speaks, F.struct(F.col(VALUES)[c].alias("value")))
                 filled.append(F.last(said, ignorenulls=True).over(until_now)["value"].alias(c))
             known = known.withColumn("_cdc_state", F.struct(*filled)).drop("_cdc_life")
@@ -276,7 +289,7 @@ class Histories:
         return starts.where(f"_cdc_begins IS NULL OR _cdc_begins != {START}").drop("_cdc_begins")
 
     def _merge(self, known: DataFrame, terms: Terms) -> MergeResult:
-        shape, (idempotency, line) = self.events.shape, terms
+        shape, line = self.events.shape, terms.line
         versions = [*shape.keys, START]
         after = self._histories(known).withColumn(_GONE, F.lit(False))
         gone = self._gone(known).withColumn(_GONE, F.lit(True))
@@ -285,7 +298,7 @@ class Histories:
         values: dict[str, str | Column] = {quoted(c): column("s", VALUES, c) for c in shape.columns}
         values[END] = column("s", END)
         keys: dict[str, str | Column] = {quoted(name): column("s", name) for name in versions}
-        merge = self.table.merge(source, on=" AND ".join(same), idempotency=idempotency).add(
+        merge = self.table.merge(source, on=" AND ".join(same), idempotency=terms.idempotency).add(
             clauses.when_matched_delete(condition=column("s", _GONE)),
             clauses.when_matched_update(values),
             clauses.when_not_matched_insert({**keys, **values}, condition=~column("s", _GONE)),
@@ -297,3 +310,80 @@ class Histories:
 def history_columns(events: Events) -> list[StructField]:
     """Return the columns that a table of histories has in addition to the events' columns."""
     return [StructField(name, events.sequence_type["at"].dataType) for name in (START, END)]
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """The remembered events of a table.
+
+    Attributes:
+        table: The table.
+        kept_in: The table that holds them, created with the first one.
+        keep_for: How long they are kept.
+    """
+
+    table: Table
+    kept_in: Table
+    keep_for: timedelta
+
+    @classmethod
+    def of(cls, table: Table, keep_for: timedelta) -> Remembered:
+        """Open the remembered events of a table."""
+        return cls(table, side_table(table, EVENTS), keep_for)
+
+    def version(self) -> int:
+        """Return the newest version of the remembered events; -1 if there are none."""
+        return newest_version(self.kept_in)
+
+    def of_keys(self, events: Events, version: int) -> DataFrame | None:
+        """Read the remembered events of a batch's keys at a version: columns as `Events.rows`."""
+        if version < 0:
+            return None
+        rows = self.kept_in.snapshot(version).read_whole()
+        kept = to_events(rows, events.shape)
+        kept = kept.join(events.key_rows, list(events.shape.keys), "left_semi")
+        return kept.select(*map(column, events.rows.columns))
+
+    def may_be_old(self, version: int) -> bool:
+        """Return whether a remembered event may be old enough to be removed, by the log alone."""
+        return may_hold_noted_before(self.kept_in.snapshot(version), self.keep_for)
+
+    def create(self, rows: DataFrame, events: Events) -> None:
+        """Create their table for events like these, if it does not exist."""
+        rows = to_stored(rows, events.shape)
+        fields = [StructField(each.name, nullable(each.dataType)) for each in rows.schema]
+        schema = StructType([*fields, StructField(NOTED, TimestampType())])
+        create_side_table(self.kept_in, self.table, schema)
+
+    def settle(self) -> TableSnapshot:
+        """Keep the events that the table has now; see `side_table.settle`."""
+        return settle(self.kept_in, self.table, EVENTS)
+
+    def add(self, rows: DataFrame, events: Events, noted: int, *, are_distinct: bool) -> int | None:
+        """Add events to their table, and remove old ones.
+
+        Args:
+            rows: The events to remember, with the columns of `Events.rows`.
+            events: The batch whose keys they have.
+            noted: When they are noted, in µs since 1970; the commit that applies them names it.
+            are_distinct: Whether no two of them have the same key and sequence.
+
+        Returns:
+            The committed version; None if nothing is added or removed.
+        """
+        if not are_distinct:
+            rows = rows.dropDuplicates([*events.shape.keys, OPERATION, SEQUENCE])
+        rows = fitted(to_stored(rows, events.shape), self.kept_in)
+        keys = [quoted(events.shape.stored(key)) for key in events.shape.keys]
+        same = [f"t.{key} = s.{key}" for key in keys]
+        same += [
+            f"t.{name} = s.{name}" for name in (OPERATION, f"{SEQUENCE}.at", f"{SEQUENCE}.tie")
+        ]
+        rows = rows.withColumn(NOTED, noted_at(noted))
+        # Column by column, because Delta expands * to names without quoting them.
+        every: dict[str, str | Column] = {quoted(c): column("s", c) for c in rows.columns}
+        merge = self.kept_in.merge(rows, on=" AND ".join(same)).add(
+            clauses.when_not_matched_insert(every),
+            clauses.when_not_matched_by_source_delete(condition=f"t.{noted_before(self.keep_for)}"),
+        )
+        return merge.execute().version

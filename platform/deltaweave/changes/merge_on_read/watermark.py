@@ -1,18 +1,26 @@
-"""A version of a merge-on-read base and the batches that it lacks, read consistently."""
+"""The watermark of a merge-on-read base: the newest batch in it, and the batches that it lacks.
+
+A reader takes a version of the base and all batches after its watermark. Usually all of these
+changes are newer than all rows of the base (`are_newer`), because late events have arrived before
+the last rematerialization. A change then replaces the row of its key, which need not be read and
+compared.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
 
-from deltaweave.changes.events import OPERATION, TRUNCATE, VALUES, EventShape
+from deltaweave.changes.events import OPERATION, SEQUENCE, TRUNCATE, VALUES, EventShape
 from deltaweave.changes.lineage import newest_in_line
 from deltaweave.changes.merge_on_read.changeset import BATCH, PURGED, Batches, Changeset
 from deltaweave.changes.stored_events import ITEM
 from deltaweave.delta.jvm import collected, letting_go
-from deltaweave.delta.log import TableSnapshot
+from deltaweave.delta.log import TableSnapshot, are_bounded, bounds
 from deltaweave.errors import NOTHING_DONE, SourceError
 from deltaweave.identifiers import column, quoted
 from deltaweave.table import Table
@@ -20,7 +28,7 @@ from deltaweave.table import Table
 MERGED = "deltaweave/merged_batch"
 """Prefix of the application id of the newest batch in a base; earlier releases used it alone.
 
-The base's id follows (`merged_mark`). REPLACE removes all rows and gives a table a new id, but
+The base's id follows (`watermark_id`). REPLACE removes all rows and gives a table a new id, but
 Delta keeps its application ids.
 """
 
@@ -30,19 +38,19 @@ _SURELY_SMALL_SHARE = 0.01
 _SURELY_FEW_ROWS = 500_000
 
 
-def merged_mark(base_id: str) -> str:
+def watermark_id(base_id: str) -> str:
     """Return the application id whose version is the newest batch in the base with this id."""
     return f"{MERGED}/{base_id}"
 
 
-def restored_mark(snapshot: TableSnapshot, until: int) -> int | None:
+def restored_watermark(snapshot: TableSnapshot, until: int) -> int | None:
     """Return the batch that a restored base wrongly names as merged, or None.
 
     Args:
         snapshot: The version of the base.
         until: A batch that is not in it.
     """
-    marked = snapshot.last_applied(merged_mark(snapshot.id))
+    marked = snapshot.last_applied(watermark_id(snapshot.id))
     return marked if marked is not None and marked >= until else None
 
 
@@ -58,7 +66,7 @@ def merged_batch(base: Table, version: int | None = None) -> int:
     return _merged_in(then).batch if then.id == now.id else 0
 
 
-def settle_mark(
+def settle_watermark(
     base: Table, changes: Table, shape_of: Callable[[TableSnapshot], EventShape]
 ) -> None:
     """Make a restored base's watermark name the batch after which readers continue.
@@ -76,7 +84,7 @@ def settle_mark(
         CommitConflictError: Another writer changed the base meanwhile. Repeat it.
     """
     now = base.snapshot()
-    mark = merged_mark(now.id)
+    mark = watermark_id(now.id)
     held = now.last_applied(mark)
     if held is None:
         return
@@ -92,7 +100,7 @@ def settle_mark(
         base.write(now.read_whole().limit(0), "append", applied=applied, computed_from=now.version)
 
 
-def retire_earlier_mark(base: Table) -> None:
+def retire_earlier_watermark(base: Table) -> None:
     """Reset the watermark of earlier releases, which has no base id, once there is one with an id.
 
     Otherwise it would count again for readers that cannot list ids if the base is replaced.
@@ -120,14 +128,14 @@ def _merged_in(snapshot: TableSnapshot) -> _Merged:
 
     RESTORE leaves the watermark as it is, and removes the rows of batches.
     """
-    mark = merged_mark(snapshot.id)
+    mark = watermark_id(snapshot.id)
     if snapshot.last_applied(mark) is not None:
         found = newest_in_line(snapshot, mark)
         since = found.unknown_since
         return _Merged(found.version or 0, None if since is None else since.at_ms)
     earlier = snapshot.last_applied(MERGED) or 0
     is_bound = earlier and any(
-        each.startswith(merged_mark("")) for each in snapshot.applied_versions()
+        each.startswith(watermark_id("")) for each in snapshot.applied_versions()
     )
     return _Merged(0 if is_bound else earlier)
 
@@ -147,9 +155,24 @@ def _after(changeset: Changeset, merged: _Merged) -> Batches:
     return changeset.after(batches.purged)
 
 
+@dataclass(frozen=True)
+class Moment:
+    """Both sides of a merge-on-read table, as a reader sees them at one moment.
+
+    Attributes:
+        base: A version of the base.
+        changeset: The changeset, whose rows are read beside that version.
+        batches: All batches after the newest one in that version.
+    """
+
+    base: TableSnapshot
+    changeset: Changeset
+    batches: Batches
+
+
 def at_one_moment(
     base: Table, changes: Table, shape_of: Callable[[TableSnapshot], EventShape]
-) -> tuple[TableSnapshot, Changeset, Batches]:
+) -> Moment:
     """Read a version of the base, its changeset, and all batches after the newest one in it.
 
     Args:
@@ -168,7 +191,7 @@ def at_one_moment(
         batches = _after(changeset, _merged_in(snapshot))
         if batches.purged <= batches.after:
             _check_have_columns(base, snapshot, changeset, batches)
-            return snapshot, changeset, batches
+            return Moment(snapshot, changeset, batches)
         # They were merged and purged between the two reads, or were merged into another base.
         merged = merged_batch(base)
         if merged < batches.purged:
@@ -246,3 +269,49 @@ def fit_into_a_broadcast(batches: Batches, limit_bytes: int) -> bool:
     sample = collected(batches.rows.limit(_SAMPLED_ROWS))
     bytes_per_row = sample.nbytes / max(sample.num_rows, 1)
     return bool(bytes_per_row * (batches.rows.count() if count is None else count) <= limit_bytes)
+
+
+def are_newer(changes: Batches, base: TableSnapshot, sequence: StructType) -> bool:
+    """Return whether every change's sequence is above all of the base.
+
+    Compared are the first part of a sequence, and further parts while all before are equal on both
+    sides, such as the epoch of a position. Also false if statistics do not bound them: they may be
+    beyond the first 32 columns, or of a type without bounds.
+
+    Args:
+        changes: The changes.
+        base: The base.
+        sequence: The type of `_cdc_sequence`.
+    """
+    files = base.file_list()
+    for path, data_type in _parts([SEQUENCE], sequence):
+        # NaN is above all other numbers and is not in bounds.
+        if not are_bounded(data_type) or isinstance(data_type, FloatType | DoubleType):
+            return False
+        if not len(changes.files) or not len(files):
+            return True
+        [held] = bounds(base, files, [(path, data_type)])
+        [came] = bounds(changes.table, changes.files, [(path, data_type)])
+        highs, lows = _known(held.highs, held.are_null), _known(came.lows, came.are_null)
+        if highs is None or lows is None:
+            return False
+        if not highs or not lows or bool(max(highs) < min(lows)):
+            return True
+        if {*highs, *lows, *held.lows, *came.highs} != {highs[0]}:
+            return False
+    return False
+
+
+def _parts(path: list[str], data_type: DataType) -> Iterator[tuple[list[str], DataType]]:
+    """Yield the parts of a sequence, in their order."""
+    if not isinstance(data_type, StructType):
+        yield path, data_type
+        return
+    for field in data_type:
+        yield from _parts([*path, field.name], field.dataType)
+
+
+def _known(ends: list[Any], are_null: list[bool]) -> list[Any] | None:
+    """Return the bounds of the files that hold values; None if one of them has no bounds."""
+    ends = [end for end, is_null in zip(ends, are_null, strict=True) if not is_null]
+    return None if None in ends else ends

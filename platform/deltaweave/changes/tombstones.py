@@ -5,7 +5,7 @@ delete is kept in a small Delta table in the table's directory, which VACUUM ski
 
 The delete is written before the table. A crash between the two leaves a delete that the table has
 not applied. The next batch with events of that key applies it, e.g. the same batch again. After a
-RESTORE, only the deletes count that the restored version has (`side_state`).
+RESTORE, only the deletes count that the restored version has (`side_table`).
 
 Deletes are only appended, so concurrent batches do not conflict here. The newest delete of a key
 counts. From time to time old deletes are removed and the files are compacted.
@@ -21,9 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
 
-from deltaweave.changes.collected_values import collectable, constant
-from deltaweave.changes.current.combining import DELETED
-from deltaweave.changes.current.truncates import EMPTIED
+from deltaweave.changes.conversions import collectable, constant
 from deltaweave.changes.events import (
     DELETE,
     OPERATION,
@@ -33,14 +31,17 @@ from deltaweave.changes.events import (
     Events,
     last_at,
 )
-from deltaweave.changes.side_state import TAKEN_OVER, noted_at, settle, settled
 from deltaweave.changes.side_table import (
     NOTED,
+    TAKEN_OVER,
     TOMBSTONES,
     create_side_table,
     fitted,
     newest_version,
+    noted_at,
     noted_before,
+    settle,
+    settled,
     side_table,
 )
 from deltaweave.changes.stored_events import to_events, to_stored
@@ -57,6 +58,12 @@ from deltaweave.identifiers import column, quoted
 from deltaweave.table import Table
 
 logger = logging.getLogger(__name__)
+
+DELETED = f"{PREFIX}deleted"
+"""Column of changes: the sequence of the key's newest delete."""
+
+EMPTIED = "deltaweave/emptied"
+"""The application id whose version grows with each such event in a table of events."""
 
 _TIDIED_EVERY = 32  # batches with deletes
 _OF_ALL = f"{PREFIX}of_all_keys"
@@ -85,7 +92,7 @@ class Tombstones:
         return newest_version(self.kept_in)
 
     def settle(self) -> TableSnapshot:
-        """Keep the deletes that the table has now; see `side_state.settle`."""
+        """Keep the deletes that the table has now; see `side_table.settle`."""
         return settle(self.kept_in, self.table, TOMBSTONES)
 
     def remember(self, events: Events, keep_for: timedelta, noted: int) -> int | None:

@@ -1,0 +1,398 @@
+"""A table of current rows (slowly changing dimension of type 1): the newest event of a key wins.
+
+Each row has the sequence of its newest event in `_cdc_sequence`. If events may leave columns out,
+each column has the value of the newest event that sets it. `_cdc_column_sequences` then has the
+sequences of columns whose event is not the row's, null for columns that no event set. So a row
+consists of maxima over all events of its key. It is the same in whatever order they were applied,
+and a repeated event changes nothing.
+
+A delete removes all that is older. `tombstones` remembers it once the row is gone. An event that
+empties the table removes all older rows; in a row with columns from several events, it leaves the
+newer columns.
+
+A row is combined with the changes of its key by SQL text, because Column functions need a JVM call
+for each part of an expression, and a table with many columns has many expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import MapType, StringType, StructField
+
+from deltaweave import clauses
+from deltaweave.changes.epochs import (
+    NEWEST,
+    newest_changes,
+    unless_emptied_in_other_log,
+    unless_held_of_other_log,
+    unless_of_other_log,
+)
+from deltaweave.changes.events import (
+    DELETE,
+    INSERTED,
+    OPERATION,
+    PREFIX,
+    SEQUENCE,
+    TRUNCATE,
+    UPSERT,
+    VALUES,
+    Events,
+    EventShape,
+    last_at,
+    mentions,
+)
+from deltaweave.changes.lineage import OfOneLine
+from deltaweave.changes.tombstones import DELETED, Tombstones
+from deltaweave.clauses import Clause
+from deltaweave.delta.jvm import grouped
+from deltaweave.engine.report import MergeResult
+from deltaweave.identifiers import column, literal, quoted
+from deltaweave.table import Table
+
+COLUMN_SEQUENCES = f"{PREFIX}column_sequences"
+"""Column of a table: the sequences of columns whose value is from another event than the row."""
+
+OWN_COLUMNS = (SEQUENCE, COLUMN_SEQUENCES)
+"""The columns that a table of current rows has of itself."""
+
+UPSERTED = f"{PREFIX}upserted"
+SPOKEN_OF = f"{PREFIX}spoken_of"
+"""Columns of changes: the sequences of the newest upsert and of each column."""
+
+Named = Callable[[str], str]
+"""Gives the SQL for a column of one side by the column's name."""
+
+
+@dataclass(frozen=True)
+class Combined:
+    """The row after the changes.
+
+    Attributes:
+        is_there: Whether there is a row; evaluating it is an error if row and changes are of two
+            logs that nothing tells apart.
+        values: The row's columns without the keys, by name.
+        differs: Whether it differs from the row before, if there is one.
+    """
+
+    is_there: str
+    values: Mapping[str, str]
+    differs: str
+
+
+def combined(shape: EventShape, row: Named, change: Named, in_table: str = "true") -> Combined:
+    """Combine a row of the table with the changes of its key; either may be missing.
+
+    Args:
+        shape: How the events were read.
+        row: A column of the table's row; its sequence is null if it is older than all events.
+        change: A column of the changes, without upserts that are older than the delete.
+        in_table: Whether there is a row.
+    """
+    held, upserted, deleted = row(SEQUENCE), change(UPSERTED), change(DELETED)
+    outlives = f"({in_table} AND coalesce({held} > {deleted}, {deleted} IS NULL))"
+    is_there = unless_held_of_other_log(
+        f"({upserted} IS NOT NULL OR {outlives})",
+        shape.log_fields,
+        {key: change(key) for key in shape.keys},
+        change(NEWEST),
+        f"greatest({upserted}, {deleted})",
+        held,
+    )
+    newer = f"({upserted} IS NOT NULL AND coalesce({upserted} > {held}, true))"
+    if not shape.is_partial:
+        values = {
+            c: f"CASE WHEN {newer} THEN {_value(change, c)} ELSE {row(c)} END"
+            for c in shape.columns
+        }
+        values[SEQUENCE] = f"CASE WHEN {newer} THEN {upserted} ELSE {held} END"
+        return Combined(is_there, values, newer)
+    sequence = f"greatest({upserted}, CASE WHEN {outlives} THEN {held} END)"
+    values, of_columns, differs = {}, {}, [newer]
+    for c in shape.columns:
+        spoken, held_of = f"{change(SPOKEN_OF)}.{quoted(c)}", _held_of(shape, row, c)
+        kept = f"({in_table} AND coalesce({held_of} > {deleted}, {deleted} IS NULL))"
+        wins = f"({spoken} IS NOT NULL AND (NOT {kept} OR coalesce({spoken} > {held_of}, true)))"
+        values[c] = f"CASE WHEN {wins} THEN {_value(change, c)} WHEN {kept} THEN {row(c)} END"
+        of_columns[c] = f"CASE WHEN {wins} THEN {spoken} WHEN {kept} THEN {held_of} END"
+        differs += [wins, f"(NOT {kept} AND {held_of} IS NOT NULL)"]
+    values[SEQUENCE] = sequence
+    values[COLUMN_SEQUENCES] = _other_than(sequence, of_columns, values, shape)
+    return Combined(is_there, values, f"({' OR '.join(differs)})")
+
+
+def new_row(shape: EventShape, change: Named) -> dict[str, str]:
+    """Return the columns, without the keys, of a new row that changes make, by name."""
+    upserted = change(UPSERTED)
+    if not shape.is_partial:
+        return {**{c: _value(change, c) for c in shape.columns}, SEQUENCE: upserted}
+    spoken = {c: f"{change(SPOKEN_OF)}.{quoted(c)}" for c in shape.columns}
+    values = {
+        c: f"CASE WHEN {of} IS NOT NULL THEN {_value(change, c)} END" for c, of in spoken.items()
+    }
+    return {
+        **values,
+        SEQUENCE: upserted,
+        COLUMN_SEQUENCES: _other_than(upserted, spoken, values, shape),
+    }
+
+
+def _value(change: Named, column: str) -> str:
+    return f"{change(VALUES)}.{quoted(column)}"
+
+
+def stored_names(shape: EventShape, column: str) -> list[str]:
+    """Return the names by which a row's sequences of columns may hold that of a column."""
+    return [column] if shape.table is None else shape.table.names(column)
+
+
+def _sets_no_null(shape: EventShape) -> bool:
+    """Return whether no upsert sets a column to null."""
+    return shape.ignore_nulls and shape.present is None
+
+
+def _null_is_unset(shape: EventShape, column: str) -> bool:
+    """Return whether no event set a null in a row that has no sequence of its own there."""
+    is_added = shape.table is not None and column.lower() in shape.table.added
+    return is_added or _sets_no_null(shape)
+
+
+def _held_of(shape: EventShape, row: Named, column: str) -> str:
+    """Return the sequence of a column's value in a row; null if no event set it."""
+    others, cases = row(COLUMN_SEQUENCES), ""
+    for each in map(literal, stored_names(shape, column)):
+        cases += f"WHEN map_contains_key({others}, {each}) THEN {others}[{each}] "
+    if _null_is_unset(shape, column):
+        cases += f"WHEN {row(column)} IS NULL THEN NULL "
+    return f"CASE {cases}ELSE {row(SEQUENCE)} END"
+
+
+def _other_than(
+    sequence: str, of_columns: Mapping[str, str], values: Mapping[str, str], shape: EventShape
+) -> str:
+    """Return the columns' sequences by stored name, except those that equal the row's.
+
+    Null if all do. A null that an event set has its sequence here too, where it would otherwise
+    count as not set.
+    """
+    # Not a map filter, because Delta does not resolve columns of a merge in lambda functions.
+    entries = []
+    for c, of in of_columns.items():
+        is_other = f"NOT ({of} <=> {sequence})"
+        if _null_is_unset(shape, c) and not _sets_no_null(shape):
+            is_other = f"({is_other} OR ({of} IS NOT NULL AND ({values[c]}) IS NULL))"
+        entry = f"named_struct('key', {literal(shape.stored(c))}, 'value', {of})"
+        entries.append(f"CASE WHEN {is_other} THEN {entry} END")
+    others = f"map_from_entries(array_compact(array({', '.join(entries)})))"
+    return f"CASE WHEN size({others}) > 0 THEN {others} END"
+
+
+def current_row_columns(events: Events) -> list[StructField]:
+    """Return the columns that a table of current rows has in addition to the events' columns."""
+    fields = [StructField(SEQUENCE, events.sequence_type)]
+    if events.shape.is_partial:
+        sequences = MapType(StringType(), events.sequence_type)
+        fields.append(StructField(COLUMN_SEQUENCES, sequences))
+    return fields
+
+
+def newest_of_keys(events: Events) -> DataFrame:
+    """Reduce the events to one row for each key: the maxima over its events.
+
+    Columns: the keys; `_cdc_upserted` and `_cdc_deleted`, the sequences of the newest upsert and
+    delete; `_cdc_values`, the newest values; if upserts may leave columns out, `_cdc_spoken_of`, a
+    struct with the sequence of each column's value; if events say that they insert,
+    `_cdc_inserted`, null for a key with events that do not say; if sequences tell logs apart,
+    `_cdc_newest`.
+    """
+    is_upsert = F.col(OPERATION) == UPSERT
+    upserted = F.when(is_upsert, F.col(SEQUENCE))
+    maxima = [
+        F.max(upserted).alias(UPSERTED),
+        F.max(F.when(F.col(OPERATION) == DELETE, F.col(SEQUENCE))).alias(DELETED),
+    ]
+    if INSERTED in events.rows.columns:
+        inserts = F.when(F.bool_or(INSERTED), True)
+        is_told = F.bool_and(F.col(INSERTED).isNotNull())
+        maxima.append(inserts.when(is_told, False).alias(INSERTED))
+    if events.shape.log_fields:
+        maxima.append(F.expr(newest_changes(events.shape.log_fields)).alias(NEWEST))
+    columns = events.shape.columns
+    if not events.shape.is_partial:
+        maxima.append(F.max_by(VALUES, upserted).alias(VALUES))
+    else:
+        spoken = {
+            c: F.when(is_upsert & mentions(c, events.shape), F.col(SEQUENCE)) for c in columns
+        }
+        values = [F.max_by(F.col(VALUES)[c], spoken[c]).alias(c) for c in columns]
+        maxima.append(F.struct(*values).alias(VALUES))
+        sequences = [F.max(spoken[c]).alias(c) for c in columns]
+        maxima.append(F.struct(*sequences).alias(SPOKEN_OF))
+    keys = [quoted(key) for key in events.shape.keys]
+    rows = events.rows.where(F.col(OPERATION) != TRUNCATE)
+    # No event lacks its key. Stated here, this filter is the same for all joins of the result, so
+    # they share its computation.
+    for key in events.shape.keys:
+        rows = rows.where(column(key).isNotNull())
+    return grouped(rows, keys, maxima)
+
+
+def apply_to_current_rows(
+    table: Table,
+    events: Events,
+    tombstones: Tombstones,
+    idempotency: tuple[str, int] | None,
+    line: OfOneLine,
+) -> MergeResult:
+    """Apply the events to the table; their deletes are remembered already.
+
+    If the table leaves the line of commits to which these deletes belong, this is a conflict.
+
+    Other runs may meanwhile remember deletes of keys that this merge inserts. Further merges then
+    apply these deletes, even if an earlier run applied the same pair and died before it did.
+    """
+    newest = newest_of_keys(events)
+    version = tombstones.version()
+    changes = alive(tombstones.with_deletes(newest, events, version), events)
+    result = _merge(table, changes, events, line, idempotency)
+    seen = None if result.was_applied_before else version
+    further = line.of_further_merges
+    while (version := tombstones.version()) != seen:
+        deleted = _without_upserts(tombstones.with_deletes(newest, events, version), events)
+        result = result.then(_merge(table, deleted, events, further))
+        seen = version
+    return line.checked(result, table)
+
+
+def alive(changes: DataFrame, events: Events) -> DataFrame:
+    """Drop upserts that are older than the key's last delete from the changes.
+
+    Evaluating them is an error if they are of several logs that nothing tells apart.
+    """
+    shape = events.shape
+    if shape.log_fields:
+        keys = {key: quoted(key) for key in shape.keys}
+        last = f"greatest({UPSERTED}, {DELETED})"
+        upserted = unless_of_other_log(UPSERTED, shape.log_fields, keys, NEWEST, last)
+        changes = changes.withColumn(UPSERTED, F.expr(upserted))
+
+    def if_newer(sequence: Column) -> Column:
+        deleted = F.col(DELETED)
+        return F.when(deleted.isNull() | (sequence > deleted), sequence)
+
+    changes = changes.withColumn(UPSERTED, if_newer(F.col(UPSERTED)))
+    if events.shape.is_partial:
+        spoken = [if_newer(F.col(SPOKEN_OF)[c]).alias(c) for c in events.shape.columns]
+        changes = changes.withColumn(SPOKEN_OF, F.struct(*spoken))
+    return changes
+
+
+def _without_upserts(changes: DataFrame, events: Events) -> DataFrame:
+    """Keep only the deletes among the changes."""
+    nothing = F.lit(None).cast(changes.schema[UPSERTED].dataType)
+    changes = changes.withColumn(UPSERTED, nothing)
+    if events.shape.is_partial:
+        spoken = [nothing.alias(c) for c in events.shape.columns]
+        changes = changes.withColumn(SPOKEN_OF, F.struct(*spoken))
+    return changes.where(F.col(DELETED).isNotNull())
+
+
+def _merge(
+    table: Table,
+    changes: DataFrame,
+    events: Events,
+    line: OfOneLine,
+    idempotency: tuple[str, int] | None = None,
+) -> MergeResult:
+    keys = [f"t.{quoted(key)} = s.{quoted(key)}" for key in events.shape.keys]
+    merge = table.merge(changes, on=" AND ".join(keys), idempotency=idempotency)
+    return merge.add(*_clauses(events), *clauses_for_other_keys(events)).execute(lease=line)
+
+
+def _clauses(events: Events) -> list[Clause]:
+    shape = events.shape
+
+    def row(name: str) -> str:
+        return f"t.{quoted(name)}"
+
+    def change(name: str) -> str:
+        return f"s.{quoted(name)}"
+
+    after = combined(shape, row, change)
+    inserted = {key: change(key) for key in shape.keys} | new_row(shape, change)
+    # If events have whole rows, an update needs nothing of the old row, not even its key.
+    updated = after.values if shape.is_partial else inserted
+    return [
+        clauses.when_matched_delete(condition=f"NOT {after.is_there}"),
+        clauses.when_matched_update(_quoted(updated), condition=after.differs),
+        clauses.when_not_matched_insert(
+            _quoted(inserted), condition=f"{change(UPSERTED)} IS NOT NULL"
+        ),
+    ]
+
+
+def _quoted(values: Mapping[str, str]) -> dict[str, str | Column]:
+    return {quoted(name): value for name, value in values.items()}
+
+
+NamedColumn = Callable[[str], Column]
+
+
+def clauses_for_other_keys(events: Events) -> list[Clause]:
+    """Build the clauses for rows that no other event changes."""
+    if events.truncated is None:
+        return []
+
+    def row(name: str) -> Column:
+        return column("t", name)
+
+    found = [clauses.when_not_matched_by_source_delete(condition=_is_older(row, events))]
+    if events.shape.is_partial:
+        of_several = row(COLUMN_SEQUENCES)
+        has_older = F.exists(F.map_values(of_several), lambda each: each <= _emptied_at(events))
+        emptied: dict[str, str | Column] = {
+            quoted(name): value for name, value in _left(row, events).items()
+        }
+        found.append(clauses.when_not_matched_by_source_update(emptied, condition=has_older))
+    return found
+
+
+def rows_left(base: DataFrame, events: Events) -> DataFrame:
+    """Keep the rows that the truncates leave, before the other changes of the events."""
+    if events.truncated is None:
+        return base
+
+    left = base.where(~_is_older(column, events))
+    return left.withColumns(_left(column, events)) if events.shape.is_partial else left
+
+
+def _emptied_at(events: Events) -> Column:
+    assert events.truncated is not None
+    return last_at(events.truncated)
+
+
+def _is_older(row: NamedColumn, events: Events) -> Column:
+    """Return whether a whole row is older than the truncate; a row without a sequence is."""
+    assert events.truncated is not None
+    is_older = F.coalesce(row(SEQUENCE) <= _emptied_at(events), F.lit(True))
+    fields, held = events.shape.log_fields, row(SEQUENCE)["at"]
+    return unless_emptied_in_other_log(is_older, fields, events.truncated, held)
+
+
+def _left(row: NamedColumn, events: Events) -> dict[str, Column]:
+    """Return the columns of a newer row, with values older than the truncate removed."""
+    emptied_at, of_several = _emptied_at(events), row(COLUMN_SEQUENCES)
+    left = {}
+    for c in events.shape.columns:
+        is_older = F.lit(False)
+        for each in stored_names(events.shape, c):
+            of_column = F.map_contains_key(of_several, each) & (of_several[each] <= emptied_at)
+            is_older = is_older | F.coalesce(of_column, F.lit(False))
+        left[c] = F.when(~is_older, row(c))
+    left[COLUMN_SEQUENCES] = F.transform_values(
+        of_several, lambda _, each: F.when(each > emptied_at, each)
+    )
+    return left

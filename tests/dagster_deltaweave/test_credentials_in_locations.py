@@ -23,7 +23,7 @@ from dagster_deltaweave import (
     merge_on_read_asset,
     read_source_partition,
 )
-from dagster_deltaweave.components.merge_sources import PathSource
+from dagster_deltaweave.components.table_component import PathSource
 from dagster_deltaweave.logs.delta_log import DeltaLog
 from dagster_deltaweave.tables import table_place
 from deltaweave import MergeOnReadTable, Table

@@ -27,7 +27,7 @@ from dagster_deltaweave.landing.listing import delivery, list_deliveries
 from dagster_deltaweave.landing.read_delivery import LANDING, landing_tag
 from dagster_deltaweave.logs.changeset_log import pending_changes
 from dagster_deltaweave.logs.delta_log import DeltaLog
-from dagster_deltaweave.tables.merge_on_read import MergeOnReadLocations
+from dagster_deltaweave.tables.locator import MergeOnReadLocations
 from deltaweave.errors import SourceError
 from tests.dagster_deltaweave.ticks import launched_tick as tick
 from tests.dagster_deltaweave.ticks import requested, run_keys

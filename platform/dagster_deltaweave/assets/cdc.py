@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dagster import AssetsDefinition, DagsterInvalidDefinitionError
 
 from dagster_deltaweave.assets.table_asset import KINDS, DagsterArguments, asset_key, table_asset
-from dagster_deltaweave.tables import ChangesDeclaration, problem_of_table_key
+from dagster_deltaweave.tables import ChangesDeclaration, CurrentTableOptions, problem_of_table_key
 from deltaweave.choices import choice_problem
 
 if TYPE_CHECKING:
@@ -90,22 +90,22 @@ def cdc_asset(
         declaration = ChangesDeclaration(
             table=table,
             retries=retries,
-            arguments={
-                "keys": tuple(keys),
-                "sequence_by": sequence_by,
-                "apply_as_deletes": apply_as_deletes,
-                "apply_as_truncates": apply_as_truncates,
-                "ignore_null_updates": ignore_null_updates,
-                "present_columns": present_columns,
-                "column_list": column_list,
-                "except_column_list": except_column_list,
-                "message_column": message_column,
-                "rescued": rescued,
-                "stored_as_scd_type": stored_as_scd_type,
-                "track_history_column_list": track_history_column_list,
-                "track_history_except_column_list": track_history_except_column_list,
-                "late_by": late_by,
-            },
+            options=CurrentTableOptions(
+                keys=tuple(keys),
+                sequence_by=sequence_by,
+                apply_as_deletes=apply_as_deletes,
+                apply_as_truncates=apply_as_truncates,
+                ignore_null_updates=ignore_null_updates,
+                present_columns=present_columns,
+                column_list=column_list,
+                except_column_list=except_column_list,
+                message_column=message_column,
+                rescued=rescued,
+                stored_as_scd_type=stored_as_scd_type,
+                track_history_column_list=track_history_column_list,
+                track_history_except_column_list=track_history_except_column_list,
+                late_by=late_by,
+            ),
         )
         return table_asset(
             function,

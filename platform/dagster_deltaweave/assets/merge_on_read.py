@@ -1,24 +1,53 @@
-"""`@merge_on_read_asset`: three assets for a table whose changes are appended now, merged later."""
+"""`@merge_on_read_asset`: three assets for a table whose changes are appended now, merged later.
 
-from __future__ import annotations
+And `build_stream_job`: a job whose run keeps such a table's stream running.
+"""
 
+# No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
+
+import json
 from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, get_args
 
 from dagster import (
+    AssetExecutionContext,
     AssetKey,
+    AssetsDefinition,
+    AssetSelection,
     AutomationCondition,
     DagsterInvalidDefinitionError,
+    DataVersion,
+    MaterializeResult,
+    MetadataValue,
+    asset,
+    define_asset_job,
+    in_process_executor,
 )
 
-from dagster_deltaweave.assets.base_and_view import base_asset, view_asset
 from dagster_deltaweave.assets.table_asset import KINDS, DagsterArguments, asset_key, table_asset
+from dagster_deltaweave.io_manager import (
+    STREAM_TAG,
+    StreamRun,
+    observe_pending,
+    retry_run_if_transient,
+)
+from dagster_deltaweave.logs import pending_changes
+from dagster_deltaweave.metadata import keep_view_fresh, table_metadata
+from dagster_deltaweave.run_mark import mark_commits_with_run
 from dagster_deltaweave.tables import (
     IdempotentBy,
     MergeOnReadAssets,
     MergeOnReadDeclaration,
+    MergeOnReadOptions,
+    TableLocator,
+    declaration_metadata,
+    merge_on_read_locations,
+    merge_on_read_tables,
+    open_merge_on_read,
     problem_of_table_key,
+    run_locator,
 )
 from deltaweave.changes.merge_on_read import Strategy
 from deltaweave.choices import choice_problem
@@ -26,6 +55,120 @@ from deltaweave.identifiers import is_path
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from dagster_deltaweave.dagster_private import UnresolvedAssetJobDefinition
+
+
+_VIEW_KINDS: Set[str] = frozenset({"spark", "deltalake", "view"})
+
+
+def base_asset(
+    declaration: MergeOnReadDeclaration,
+    strategy: Strategy,
+    arguments: DagsterArguments,
+    metadata: Mapping[str, Any] | None,
+    kinds: Set[str],
+) -> AssetsDefinition:
+    """Build the base asset, whose materialization merges the pending changes into it.
+
+    Args:
+        declaration: The declaration of the base.
+        strategy: How the changes are merged.
+        arguments: Dagster's own arguments, `io_manager_key` among them.
+        metadata: Further metadata of the definition.
+        kinds: Kinds the UI shows.
+    """
+    io_manager_key = arguments["io_manager_key"] or "io_manager"
+    view_name = declaration.view.path[-1]
+
+    def rematerialize(context: AssetExecutionContext) -> MaterializeResult[Any]:
+        tables = run_locator(context.resources, io_manager_key)
+        return _rematerialize(context, tables, declaration.at(context.asset_key), strategy)
+
+    return table_asset(
+        rematerialize,
+        declaration,
+        {
+            **arguments,
+            "description": f"{view_name} as it was when its changes were last merged.",
+            "required_resource_keys": {io_manager_key},
+        },
+        name=declaration.base.path[-1],
+        key_prefix=list(declaration.view.path[:-1]) or None,
+        metadata=metadata,
+        kinds=kinds,
+        pool=None,
+    )
+
+
+def view_asset(
+    declaration: MergeOnReadDeclaration,
+    arguments: DagsterArguments,
+    metadata: Mapping[str, Any] | None,
+) -> AssetsDefinition:
+    """Build the view asset: it has no table, and materializing it records what is pending.
+
+    Args:
+        declaration: The declaration of the view.
+        arguments: Dagster's own arguments, `io_manager_key` among them.
+        metadata: Further metadata of the definition.
+    """
+    io_manager_key = arguments["io_manager_key"] or "io_manager"
+
+    def look(context: AssetExecutionContext) -> MaterializeResult[Any]:
+        tables = run_locator(context.resources, io_manager_key)
+        at = merge_on_read_locations(tables, declaration.at(context.asset_key))
+        pending = pending_changes(at)
+        if pending is None:
+            context.log.info("Nothing was appended yet.")
+            return MaterializeResult()
+        return MaterializeResult(
+            metadata=pending.metadata(), data_version=DataVersion(str(pending.newest_batch))
+        )
+
+    arguments = {**arguments, "required_resource_keys": {io_manager_key}}
+    # Not `table_asset`: a view writes no table, so it needs no pool.
+    definition: AssetsDefinition = asset(
+        name=declaration.view.path[-1],
+        key_prefix=list(declaration.view.path[:-1]) or None,
+        metadata={**(metadata or {}), **declaration_metadata(declaration)},
+        kinds=set(_VIEW_KINDS),
+        **arguments,
+    )(look)
+    return definition
+
+
+def _rematerialize(
+    context: AssetExecutionContext,
+    tables: TableLocator,
+    declaration: MergeOnReadDeclaration,
+    strategy: Strategy,
+) -> MaterializeResult[Any]:
+    """Rematerialize the base, and delete the changes that have been in it for long enough."""
+    table = open_merge_on_read(tables, declaration)
+    if not table.base.exists():
+        context.log.info("Nothing was appended yet.")
+        return MaterializeResult()
+    with (
+        retry_run_if_transient(declaration.retries),
+        mark_commits_with_run(table.spark, context.run.run_id),
+    ):
+        done = table.rematerialize(strategy)
+        purged = table.purge()
+    metadata: dict[str, Any] = {
+        **table_metadata(table.base, done.version if done else None),
+        "rematerialize/strategy": MetadataValue.text(done.strategy if done else "none"),
+        "rematerialize/purged_batch": MetadataValue.int(purged),
+    }
+    if done is not None:
+        metadata["rematerialize/version"] = MetadataValue.int(done.version)
+    pending = observe_pending(context, declaration, merge_on_read_locations(tables, declaration))
+    merged = str(table.merged_batch())
+    keep_view_fresh(context, declaration, merged, pending)
+    return MaterializeResult(
+        metadata={**metadata, **pending},
+        data_version=DataVersion(merged),
+    )
 
 
 def merge_on_read_asset(
@@ -58,7 +201,7 @@ def merge_on_read_asset(
     pool: str | None = None,
     base_automation_condition: AutomationCondition[AssetKey] | None = None,
     view_automation_condition: AutomationCondition[AssetKey] | None = None,
-    **arguments: Unpack[DagsterArguments],
+    **arguments: "Unpack[DagsterArguments]",
 ) -> Callable[[Callable[..., Any]], MergeOnReadAssets]:
     """Declare a merge-on-read table, whose function returns change events, as three assets.
 
@@ -138,23 +281,23 @@ def merge_on_read_asset(
             "checkpoint": checkpoint,
             "retries": retries,
             "idempotent_by": idempotent_by,
-            "arguments": {
-                "keys": tuple(keys),
-                "sequence_by": sequence_by,
-                "apply_as_deletes": apply_as_deletes,
-                "apply_as_truncates": apply_as_truncates,
-                "inserts": inserts,
-                "ignore_null_updates": ignore_null_updates,
-                "present_columns": present_columns,
-                "column_list": column_list,
-                "except_column_list": except_column_list,
-                "message_column": message_column,
-                "rescued": rescued,
-                "partition_by": tuple(partition_by),
-                "late_by": late_by,
-                "keep_merged_for": keep_merged_for,
-                "broadcast_limit_bytes": broadcast_limit_bytes,
-            },
+            "options": MergeOnReadOptions(
+                keys=tuple(keys),
+                sequence_by=sequence_by,
+                apply_as_deletes=apply_as_deletes,
+                apply_as_truncates=apply_as_truncates,
+                inserts=inserts,
+                ignore_null_updates=ignore_null_updates,
+                present_columns=present_columns,
+                column_list=column_list,
+                except_column_list=except_column_list,
+                message_column=message_column,
+                rescued=rescued,
+                partition_by=tuple(partition_by),
+                late_by=late_by,
+                keep_merged_for=keep_merged_for,
+                broadcast_limit_bytes=broadcast_limit_bytes,
+            ),
         }
         of_all: DagsterArguments = {
             "group_name": arguments.get("group_name"),
@@ -214,3 +357,57 @@ def _problem(
         if path is not None and not is_path(path):
             return f"{path!r} is not a path: sensors and checks find the logs of tables by paths."
     return None
+
+
+def build_stream_job(
+    *,
+    name: str,
+    tables: MergeOnReadAssets | Sequence[MergeOnReadAssets],
+    every: str = "10 seconds",
+    run_for: timedelta | None = None,
+    observe_every: timedelta = timedelta(seconds=30),
+) -> "UnresolvedAssetJobDefinition":
+    """Build a job whose run keeps the stream of a merge-on-read table running.
+
+    Each micro-batch is appended once, and readers see it immediately, while the run continues. The
+    base can be rematerialized at any time meanwhile. Observations of the changes record:
+
+    - `stream/batch`: the number of the newest micro-batch in the stream.
+    - `stream/rows`: events since the previous observation, in the last 100 micro-batches, which
+      Spark remembers.
+    - `stream/rows_per_second`: these events divided by the time since the previous observation.
+    - `stream/processed_rows_per_second`: the rate at which the newest micro-batch was processed.
+    - `stream/freshness_seconds`: 0 if the stream has appended all that it found and waits;
+      otherwise the time since it began the micro-batch that it appended last.
+    - `changes/…`: what is pending.
+
+    With each observation of newly appended batches, the changes and the view are materialized, with
+    the newest batch as their data version, so that what depends on them runs while this run lasts.
+
+    A run that is terminated or killed leaves nothing incomplete: the next run continues from its
+    checkpoint.
+
+    Args:
+        name: The job's name.
+        tables: What `@merge_on_read_asset` returns of one table, whose function returns a
+            streaming DataFrame.
+        every: How often events are appended.
+        run_for: How long the run lasts; by default until it is terminated.
+        observe_every: The least time between two observations.
+    """
+    found = merge_on_read_tables(tables, f"stream job {name}")
+    if len(found) > 1:
+        raise DagsterInvalidDefinitionError(
+            f"stream job {name}: its run keeps one stream running, so give each table a job."
+        )
+    changes: AssetsDefinition = found[0].changes
+    run = StreamRun(
+        every, run_for.total_seconds() if run_for else None, observe_every.total_seconds()
+    )
+    return define_asset_job(
+        name,
+        selection=AssetSelection.assets(changes),
+        tags={STREAM_TAG: json.dumps(asdict(run))},
+        executor_def=in_process_executor,
+        description=f"Keeps the stream of {changes.key.to_user_string()} running.",
+    )

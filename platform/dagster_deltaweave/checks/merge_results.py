@@ -20,13 +20,15 @@ from dagster import (
 from dagster_deltaweave.checks.check_definition import (
     CheckArguments,
     Finding,
+    JudgedRun,
     check_op_name,
     check_results,
     check_specs,
     checked_asset,
     for_each_asset,
+    judged_run,
+    newest_runs,
 )
-from dagster_deltaweave.checks.judged_run import JudgedRun, judged_run, newest_runs
 from dagster_deltaweave.metadata import TABLE_ID, TABLE_VERSION
 from dagster_deltaweave.tables import (
     AssetOrKey,

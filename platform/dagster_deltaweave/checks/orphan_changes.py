@@ -17,12 +17,13 @@ from dagster import (
 from dagster_deltaweave.checks.check_definition import (
     CheckArguments,
     Finding,
+    JudgedRun,
     asset_table,
     checked_asset,
     for_each_asset,
+    judged_run,
 )
-from dagster_deltaweave.checks.judged_run import JudgedRun, judged_run
-from dagster_deltaweave.checks.table_findings import sample_table
+from dagster_deltaweave.checks.table_rows import sample_table
 from dagster_deltaweave.metadata import TABLE_ID, TABLE_VERSION
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset
 from deltaweave.counts import counted

@@ -18,11 +18,11 @@ from pydantic import Field
 
 from dagster_deltaweave.components.table_component import (
     AttributesScaffolder,
-    Duration,
     OneOrMoreKeys,
     declared_assets,
 )
 from dagster_deltaweave.maintenance import OPERATIONS, UpkeepPolicy, build_upkeep_schedule
+from dagster_deltaweave.tables import Duration
 
 _POLICY = UpkeepPolicy()
 

@@ -23,10 +23,10 @@ from dagster_deltaweave.checks import CHECKS_OF_MERGES, build_merge_checks, buil
 from dagster_deltaweave.components.table_component import (
     AttributesScaffolder,
     Automation,
-    Duration,
     OneOrMoreKeys,
     declared_assets,
 )
+from dagster_deltaweave.tables import Duration
 
 
 class TableChecksScaffolder(AttributesScaffolder):

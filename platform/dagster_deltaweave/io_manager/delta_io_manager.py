@@ -3,32 +3,29 @@
 # No `from __future__ import annotations`: Dagster takes the annotation of `spark` as a class.
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from dagster import (
     ConfigurableIOManager,
     InitResourceContext,
     InputContext,
-    MetadataValue,
     OutputContext,
     ResourceDependency,
 )
 from pydantic import Field, PrivateAttr, field_validator
 
-from dagster_deltaweave.io_manager import frames
-from dagster_deltaweave.io_manager.after_commit import (
-    AfterCommit,
-    metadata_as_recorded,
-    record_listed_partitions,
+from dagster_deltaweave.io_manager.frames import (
+    TypeHandler,
+    changes_of_output,
+    handler_of_value,
+    to_spark,
+    without_empty_partitions,
 )
 from dagster_deltaweave.io_manager.loading import load_input
 from dagster_deltaweave.io_manager.merge_order import wait_before_function
 from dagster_deltaweave.io_manager.op_outputs import OpOutputs
-from dagster_deltaweave.io_manager.output_rows import changes_of_output, without_empty_partitions
-from dagster_deltaweave.io_manager.partition_records import (
-    record_applied_before,
-    record_nothing_merged,
-)
+from dagster_deltaweave.io_manager.output import Output, record_stored
 from dagster_deltaweave.io_manager.run_options import (
     RunOptions,
     declaration_of,
@@ -37,35 +34,17 @@ from dagster_deltaweave.io_manager.run_options import (
     with_tags,
 )
 from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient
-from dagster_deltaweave.io_manager.schema_policy import stating_empty_table
-from dagster_deltaweave.io_manager.stored_output import add_output, rebuild_with_output
-from dagster_deltaweave.io_manager.table_location import check_location
-from dagster_deltaweave.io_manager.type_handlers import TypeHandler, handler_of_value
-from dagster_deltaweave.metadata import in_order, record_data_version, record_unchanged
-from dagster_deltaweave.partitions import (
-    FULL_REFRESH_TAG,
-    output_is_full_refresh,
-    output_partition_keys,
-)
+from dagster_deltaweave.io_manager.stores import rebuild, store, store_nothing
+from dagster_deltaweave.io_manager.target_table import check_location, stating_empty_table
+from dagster_deltaweave.partitions import output_is_full_refresh, output_partition_keys
 from dagster_deltaweave.run_mark import mark_commits_with_run
 from dagster_deltaweave.spark import SparkResource
-from dagster_deltaweave.tables import (
-    MergeOnReadDeclaration,
-    Namespace,
-    TableDeclaration,
-    TableLocator,
-    TablePlace,
-    open_merge_on_read,
-    table_place,
-)
+from dagster_deltaweave.tables import Namespace, TableLocator
 from deltaweave.delta.commit import without_session_pair
-from deltaweave.errors import DeltaweaveError, StatementError
 from deltaweave.locations import check_given_location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from deltaweave import Table
 
 
 class SparkDeltaIOManager(ConfigurableIOManager):
@@ -191,54 +170,42 @@ class SparkDeltaIOManager(ConfigurableIOManager):
             return
         self._of_ops.keep_in_graph(context, obj)
         partitions = output_partition_keys(context)
-        obj = without_empty_partitions(obj, partitions)
-        if obj is None:
+        value = without_empty_partitions(obj, partitions)
+        if value is None:
             if declaration_of(context) is not None:
                 self._options(context)  # refuses tags that are wrong
-            self._store_nothing(context)
+            store_nothing(context, self.locator)
             return
         options = self._options(context)
-        declaration = options.declaration
-        changes = changes_of_output(
-            lambda value: self._rows_of(context, value), obj, context.asset_key, partitions
+        to_rows = partial(self._rows_of, context)
+        changes = changes_of_output(to_rows, value, context.asset_key, partitions)
+        table = self.locator.table(context.asset_key, options.declaration)
+        declaration = check_location(context, self.locator, table, options.declaration)
+        output = Output(
+            context=context,
+            tables=self.locator,
+            table=table,
+            changes=changes,
+            rows=changes.rows,
+            partitions=partitions,
+            explain=options.explain,
+            wait_seconds=options.wait_seconds,
         )
-        table = self.locator.table(context.asset_key, declaration)
-        declaration = check_location(context, self.locator, table, declaration)
         with (
             retry_run_if_transient(declaration.retries, context),
             mark_commits_with_run(table.spark, context.run_id),
             stating_empty_table(table),
             without_session_pair(),  # which the function may have set for a write of its own
         ):
-            if output_is_full_refresh(context):
-                stored = rebuild_with_output(context, table, declaration, changes, partitions)
-            else:
-                stored = add_output(
-                    context,
-                    self.locator,
-                    table,
-                    declaration,
-                    changes,
-                    partitions,
-                    explain=options.explain,
-                    wait_seconds=options.wait_seconds,
-                )
-        after = AfterCommit(context, list(stored.warnings))
-        if stored.was_applied_before:
-            after.attempt("what it merged before", lambda: record_applied_before(context, table))
-        after.attempt("the data version", lambda: stored.record_version(context))
-        metadata = after.attempt("what was recorded of it", stored.record)
-        of_table = after.attempt(
-            "the table's metadata", lambda: metadata_as_recorded(table, metadata)
-        )
-        after.add_metadata(in_order(metadata, of_table))
-        record_listed_partitions(context, partitions)
+            is_rebuilt = output_is_full_refresh(context)
+            stored = rebuild(declaration, output) if is_rebuilt else store(declaration, output)
+        record_stored(output, stored)
 
     def _rows_of(self, context: OutputContext, value: object) -> "DataFrame | None":
         """Return the rows of a value; None if its type is unknown."""
         if (handler := handler_of_value(self.type_handlers(), value)) is not None:
             return handler.handle_output(context, value, self.spark.session)
-        return frames.to_spark(self.spark.session, value)
+        return to_spark(self.spark.session, value)
 
     def _options(self, context: OutputContext) -> RunOptions:
         """Return how this run writes the asset: as declared, as changed by the run's tags."""
@@ -248,48 +215,6 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         declared = RunOptions(declaration, self.explain, self.order_wait_seconds)
         tags = context.step_context.dagster_run.tags
         return with_tags(declared, tags, context.asset_key.to_user_string())
-
-    def _store_nothing(self, context: OutputContext) -> None:
-        """Record that there was nothing to store, for each of the run's partitions.
-
-        Raises:
-            StatementError: The run is a full refresh, where None does not mean an empty table.
-        """
-        declared = declaration_of(context)
-        if declared is not None and output_is_full_refresh(context):
-            raise StatementError(
-                "the asset returned None, and no table can be rebuilt from None.",
-                table=self.locator.path_or_name(context.asset_key, declared),
-                operation="full refresh",
-                hint="Return all rows, or a DataFrame without rows to empty the table; or run it "
-                f"without the tag {FULL_REFRESH_TAG}.",
-            )
-        context.log.info("The asset returned None: nothing is written.")
-        if isinstance(declared, MergeOnReadDeclaration):
-            record_data_version(context, open_merge_on_read(self.locator, declared).newest_batch())
-        elif (table := self._table_if_there(context)) is not None:
-            after = AfterCommit(context, [])
-            after.attempt("this run", lambda: record_nothing_merged(context, table))
-            if after.warnings:
-                after.add_metadata({})
-            record_unchanged(context, table)
-        if declared is not None:
-            nothing = MetadataValue.text("nothing: the asset returned None")
-            context.add_output_metadata({"write/mode": nothing})
-            record_listed_partitions(context, output_partition_keys(context))
-
-    def _table_if_there(self, context: OutputContext) -> "Table | None":
-        """Return the table of an asset whose function returned None; None if there is no table."""
-        key = context.asset_key
-        place: TablePlace | None = None
-        try:
-            place = table_place(context.definition_metadata, asset=key.to_user_string())
-            table = self.locator.table(key, place) if self.locator.is_known(place) else None
-            return table if table is not None and table.exists() else None
-        except DeltaweaveError:
-            if isinstance(place, TableDeclaration):
-                raise
-            return None  # an asset that declares no table needs no place for one
 
     def load_input(self, context: InputContext) -> Any:
         """Load the upstream asset's table, its partitions, or what changed, as the input asks."""

@@ -1,9 +1,13 @@
-"""Loads the inputs of assets: an upstream's table, its partitions, or what changed in it."""
+"""Loads the inputs of assets: an upstream's table, its partitions, or what changed in it.
+
+The metadata of an input may ask for some columns, or for a version of the table.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
 from dagster import (
@@ -16,16 +20,10 @@ from dagster import (
 from pyspark.sql.types import StructType
 
 from dagster_deltaweave.dagster_private import DATA_VERSION_TAG
-from dagster_deltaweave.io_manager import frames
-from dagster_deltaweave.io_manager.input_options import input_options
+from dagster_deltaweave.io_manager.frames import TypeHandler, as_annotated, handler_of_type
 from dagster_deltaweave.io_manager.transaction_ids import applied_version
-from dagster_deltaweave.io_manager.type_handlers import TypeHandler, handler_of_type
 from dagster_deltaweave.metadata import TABLE_ID
-from dagster_deltaweave.partitions import (
-    NO_ROW_PREDICATE,
-    is_refresh,
-    partition_predicate,
-)
+from dagster_deltaweave.partitions import NO_ROW_PREDICATE, is_refresh, partition_predicate
 from dagster_deltaweave.tables import (
     PARTITION_EXPR,
     READ_CHANGED,
@@ -40,6 +38,7 @@ from dagster_deltaweave.tables import (
 )
 from deltaweave.delta.jvm import translated
 from deltaweave.errors import SourceError
+from deltaweave.identifiers import column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,26 +46,112 @@ if TYPE_CHECKING:
     from deltaweave import ChangedRows, Table, TouchedRows
 
 
+COLUMNS = "columns"
+"""Metadata key of an input, Dagster's own: names of the columns that it has."""
+
+VERSION = "deltaweave/version"
+"""Metadata key of an input: the version of the table that it reads."""
+
+
+@dataclass(frozen=True)
+class InputOptions:
+    """The options of one input.
+
+    Attributes:
+        name: The input's name, for error messages.
+        table: The table, for error messages.
+        columns: The columns that it has, in this order; None for all.
+        version: The version that it reads; None for the newest.
+    """
+
+    name: str
+    table: str
+    columns: tuple[str, ...] | None = None
+    version: int | None = None
+
+    def refuse_if_given(self, why: str) -> None:
+        """Raise a SourceError if a version or columns are given where neither makes sense.
+
+        Args:
+            why: The sentence that says why, without a full stop.
+        """
+        given = {COLUMNS: self.columns, VERSION: self.version}
+        for key, value in given.items():
+            if value is not None:
+                raise self._error(f"{key} cannot be followed, because {why}", f"Leave {key} out.")
+
+    def select(self, rows: DataFrame) -> DataFrame:
+        """Select the columns that are asked for.
+
+        Raises:
+            SourceError: The rows lack one of them.
+        """
+        if self.columns is None:
+            return rows
+        is_exact = rows.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true"
+        known = set(rows.columns) if is_exact else {name.lower() for name in rows.columns}
+        missing = [
+            name for name in self.columns if (name if is_exact else name.lower()) not in known
+        ]
+        if missing:
+            raise self._error(
+                f"the table lacks the columns {', '.join(missing)}",
+                f"It has {', '.join(rows.columns)}.",
+            )
+        return rows.select(*(column(name) for name in self.columns))
+
+    def _error(self, problem: str, hint: str) -> SourceError:
+        return SourceError(
+            f"the metadata of the input {self.name} is invalid: {problem}.",
+            table=self.table,
+            operation="READ",
+            state="Nothing was read.",
+            hint=hint,
+        )
+
+
+def input_options(metadata: Mapping[str, Any], name: str, table: str) -> InputOptions:
+    """Read the options in the metadata of an input.
+
+    Args:
+        metadata: The metadata of the input's definition.
+        name: The input's name.
+        table: The upstream table.
+
+    Raises:
+        SourceError: An option has a value that makes no sense.
+    """
+    asked = InputOptions(name, table)
+    columns, version = _plain(metadata.get(COLUMNS)), _plain(metadata.get(VERSION))
+    if columns is not None and (
+        not isinstance(columns, (list, tuple))
+        or not columns
+        or not all(isinstance(each, str) for each in columns)
+    ):
+        raise asked._error(
+            f"{COLUMNS} is {columns!r}", 'Give the names as a list: {"columns": ["id", "state"]}.'
+        )
+    if version is not None and (
+        isinstance(version, bool) or not isinstance(version, int) or version < 0
+    ):
+        raise asked._error(f"{VERSION} is {version!r}", "Give the number of a version, as 0 or 12.")
+    return InputOptions(name, table, None if columns is None else tuple(columns), version)
+
+
+def _plain(value: Any) -> Any:
+    return getattr(value, "value", value)  # of a MetadataValue
+
+
 def load_input(context: InputContext, tables: TableLocator, handlers: Sequence[TypeHandler]) -> Any:
     """Load the upstream asset's table, its partitions, or what changed, as the input asks."""
     upstream = context.upstream_output
     metadata = (upstream.definition_metadata if upstream else None) or {}
-    declaration = table_place(metadata, asset=context.asset_key.to_user_string())
-    table = tables.table(context.asset_key, declaration)
+    place = table_place(metadata, asset=context.asset_key.to_user_string())
+    table = tables.table(context.asset_key, place)
     name = context.name if context.has_input_name else context.asset_key.to_user_string()
     own = context.definition_metadata or {}
     asked = input_options(own, name, table.path_or_name)
-    read = own.get(READ_METADATA_KEY)
-    rows = None
-    if isinstance(declaration, MergeOnReadDeclaration) and declaration.part != "changes":
-        replace(asked, columns=None).refuse_if_given(
-            "rows that are merged on read are those of two tables"
-        )
-        rows = load_merge_on_read(tables, declaration, own)
-    elif read is None:
-        rows = _not_there_yet(context, table, declaration, asked.version)
-        if rows is None:
-            rows = _partitions_of(context, table, metadata.get(PARTITION_EXPR), asked.version)
+    rows = _rows(place, context, tables, table, asked)
     if rows is not None:
         typing_type = context.dagster_type.typing_type
         rows, handler = asked.select(rows), handler_of_type(handlers, typing_type)
@@ -74,7 +159,8 @@ def load_input(context: InputContext, tables: TableLocator, handlers: Sequence[T
         with translated(table.path_or_name, operation="READ", otherwise=SourceError):
             if handler is not None:
                 return handler.load_input(context, rows)
-            return frames.as_annotated(rows, typing_type, what=name)
+            return as_annotated(rows, typing_type, what=name)
+    read = own[READ_METADATA_KEY]
     asked.refuse_if_given(f"{READ_METADATA_KEY} reads what changed since the last run")
     if read not in (READ_TOUCHED, READ_CHANGED):
         raise SourceError(
@@ -84,6 +170,37 @@ def load_input(context: InputContext, tables: TableLocator, handlers: Sequence[T
             operation="READ",
         )
     return _unapplied(context, tables, table, read)
+
+
+@singledispatch
+def _rows(
+    place: TablePlace,
+    context: InputContext,
+    tables: TableLocator,
+    table: Table,
+    asked: InputOptions,
+) -> DataFrame | None:
+    """Return the rows of a table that an input asks for; None if it asks for what changed."""
+    if (context.definition_metadata or {}).get(READ_METADATA_KEY) is not None:
+        return None
+    rows = _not_there_yet(context, table, place, asked.version)
+    return _partitions_of(context, table, asked.version) if rows is None else rows
+
+
+@_rows.register(MergeOnReadDeclaration)
+def _rows_merged_on_read(
+    place: MergeOnReadDeclaration,
+    context: InputContext,
+    tables: TableLocator,
+    table: Table,
+    asked: InputOptions,
+) -> DataFrame | None:
+    if place.part == "changes":
+        return _rows.dispatch(TablePlace)(place, context, tables, table, asked)
+    replace(asked, columns=None).refuse_if_given(
+        "rows that are merged on read are those of two tables"
+    )
+    return load_merge_on_read(tables, place, context.definition_metadata or {})
 
 
 def _unapplied(
@@ -180,11 +297,11 @@ def _was_recorded(context: InputContext) -> bool:
     return TABLE_ID in made.metadata or (made.tags or {}).get(DATA_VERSION_TAG, "").isdecimal()
 
 
-def _partitions_of(
-    context: InputContext, table: Table, expression: Any, version: int | None
-) -> DataFrame:
+def _partitions_of(context: InputContext, table: Table, version: int | None) -> DataFrame:
     """Return the rows of the run's partitions; all rows if partitions are no parts of the table."""
-    rows = table.read(version)
+    rows, upstream = table.read(version), context.upstream_output
+    metadata = (upstream.definition_metadata if upstream else None) or {}
+    expression = metadata.get(PARTITION_EXPR)
     if expression is None or not context.has_asset_partitions:
         return rows
     downstream = _downstream(context)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import singledispatch
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from dagster_deltaweave.partitions import FULL_REFRESH_TAG, ORDER_TAG
@@ -156,26 +157,33 @@ def _number(tag: str, given: str, asset: str) -> int:
     return int(given)
 
 
+@singledispatch
 def _check_has_policy(declaration: TableDeclaration, asset: str) -> None:
     """Refuse a schema policy for tables that have none: it would be without effect."""
-    if isinstance(declaration, MergeDeclaration) and declaration.merge_text is not None:
+    raise _invalid(
+        f"the run's tag {SCHEMA_POLICY_TAG} does not apply to a table of change events.",
+        asset,
+        "Such a table has no schema policy. Run the asset without the tag.",
+    )
+
+
+@_check_has_policy.register(WriteDeclaration)
+def _check_write_has_policy(declaration: WriteDeclaration, asset: str) -> None:
+    """Accept a schema policy for each way to write."""
+
+
+@_check_has_policy.register(MergeDeclaration)
+def _check_merge_has_policy(declaration: MergeDeclaration, asset: str) -> None:
+    if declaration.merge_text is not None:
         raise _invalid(
             f"the run's tag {SCHEMA_POLICY_TAG} does not apply to a merge_text.",
             asset,
             "The text itself says so, by WITH SCHEMA EVOLUTION. Run the asset without the tag.",
         )
-    if not isinstance(declaration, (MergeDeclaration, WriteDeclaration)):
-        raise _invalid(
-            f"the run's tag {SCHEMA_POLICY_TAG} does not apply to a table of change events.",
-            asset,
-            "Such a table has no schema policy. Run the asset without the tag.",
-        )
 
 
 def _check_order_stays(declared: TableDeclaration, tagged: TableDeclaration, asset: str) -> None:
     """Refuse a policy with which this run would not wait for older partitions, as others do."""
-    if not (isinstance(declared, MergeDeclaration) and isinstance(tagged, MergeDeclaration)):
-        return
     if declared.needs_order and not tagged.needs_order:
         raise _invalid(
             f"the run's tag {SCHEMA_POLICY_TAG} would let this run pass the order of partitions.",

@@ -21,26 +21,55 @@ Earlier releases left out the upstream table's id; their transaction ids count i
 than they are. An asset that changes from `idempotent_by="partition"` to `"delivery"` applies the
 deliveries of its partitions once more, because the ids of partitions do not say which deliveries
 they were.
+
+RESTORE and REPLACE leave a table's application ids as they are, so what they undid would count as
+applied. It is applied again under `deltaweave/again/<number>/<id>`. If two runs do so at once,
+Delta refuses the second because the first committed the new id; under the old id, it would not
+notice.
+
+The commit also records the run's partitions, so that the table says which it holds
+(`logs/held_partitions`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
-from dagster import AssetKey
+from dagster import AssetKey, DagsterEventType, DagsterInstance, DagsterRun
 
-from dagster_deltaweave.io_manager.applied_again import pair_that_counts
-from dagster_deltaweave.partitions import DELIVERY_TAG, FULL_REFRESH_TAG, shown_name, written_tag
+from dagster_deltaweave.dagster_private import PARENT_RUN_ID_TAG
+from dagster_deltaweave.io_manager.target_table import run_created_ms
+from dagster_deltaweave.landing import directory_of
+from dagster_deltaweave.logs import order_id, record_of, recorded_name, records_id, records_of_merge
+from dagster_deltaweave.partitions import (
+    DELIVERY_TAG,
+    FULL_REFRESH_TAG,
+    IDENTITY_TAG,
+    RECORDED_TAG,
+    by_run,
+    output_partition_keys,
+    shown_name,
+    tags_of_run,
+    written_tag,
+)
+from dagster_deltaweave.run_mark import mark_commits_with_run
 from dagster_deltaweave.tables import (
     Changes,
-    MergeDeclaration,
     TableDeclaration,
-    WriteDeclaration,
     application_id,
 )
-from deltaweave import Table
-from deltaweave.errors import SourceError, StatementError
+from deltaweave import Lease, Table
+from deltaweave.changes.lineage import LogOf, newest_in_line
+from deltaweave.errors import CommitConflictError, SourceError, StatementError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from dagster import OutputContext
+
 
 _GREATEST_LONG = 2**63 - 1
 
@@ -102,12 +131,12 @@ def marks_of_run(
         if of_upstream.pairs:
             raise _not_idempotent(asset, "touched or changed rows are applied once by themselves.")
         pair = _pair(asset, declaration, partitions, tags)
-        if isinstance(declaration, (MergeDeclaration, WriteDeclaration)):
+        if declaration.applies_again_after_restore:
             pair = pair_that_counts(table, pair)
         return Marks(dict([pair]))
     if of_upstream.pairs:
         return of_upstream
-    if isinstance(declaration, WriteDeclaration) and declaration.mode == "append":
+    if declaration.adds_only:
         # If a run was killed after its commit and is executed again, it appends nothing twice.
         return Marks({f"deltaweave/run/{first_attempt()}/{asset.to_user_string()}": 0})
     return Marks()
@@ -294,3 +323,148 @@ def _not_idempotent(asset: AssetKey, problem: str, hint: str | None = None) -> S
     return StatementError(
         f"idempotent_by cannot be kept: {problem}", table=asset.to_user_string(), hint=hint
     )
+
+
+def pair_that_counts(table: Table, pair: tuple[str, int]) -> tuple[str, int]:
+    """Return a pair with an id whose version in the table, if any, counts.
+
+    An id does not count if a RESTORE or REPLACE undid the commit that holds it. Where the log no
+    longer shows what a RESTORE undid, it counts: nothing is applied twice.
+
+    Args:
+        table: The table, which may be missing.
+        pair: The application id and version that record what the run applies.
+    """
+    name, version = pair
+    if not table.exists():
+        return pair
+    snapshot = table.snapshot()
+    for number in count(1):
+        held = snapshot.last_applied(name)
+        if held is None or held < version:
+            break
+        found = newest_in_line(snapshot, name)
+        in_line = -1 if found.version is None else found.version
+        if found.unknown_since is not None or in_line >= version:
+            break
+        name = f"deltaweave/again/{number}/{pair[0]}"
+    return name, version
+
+
+def is_known(table: Table, application_ids: Iterable[str]) -> bool:
+    """Return whether the log still says that what has these ids is in the table."""
+    snapshot = table.snapshot()
+    return all(newest_in_line(snapshot, each).unknown_since is None for each in application_ids)
+
+
+_ATTEMPTS = 10
+
+
+def record_nothing_merged(context: OutputContext, table: Table) -> dict[str, Any]:
+    """Commit that there was nothing to merge of the run's partitions, so that they count."""
+    recorded = partition_records(context, table, output_partition_keys(context))
+    if recorded:
+        _commit_alone(context, table, Lease(None, -1, recorded))
+    return {}
+
+
+def record_applied_before(context: OutputContext, table: Table) -> dict[str, Any]:
+    """Commit that the run's partitions were merged before, unless the table's records say so.
+
+    They do not if a release merged them that recorded nothing, or if the record came after them
+    and a RESTORE took it back alone.
+    """
+    recorded = partition_records(context, table, output_partition_keys(context))
+    held = table.snapshot().applied_versions("deltaweave/merged/")
+    is_of_delivery = written_tag(_tags(context), IDENTITY_TAG) is not None
+    for name, record in recorded.items():
+        known = held.get(name, -1)
+        if "#" in name and (known <= 0 or (is_of_delivery and known != record)):
+            _commit_alone(context, table, Lease(None, -1, recorded))
+            break
+    return {}
+
+
+def partition_records(
+    context: OutputContext, table: Table, partitions: Sequence[str]
+) -> dict[str, int]:
+    """Return the transaction ids by which the commit records that it merged the partitions.
+
+    What a RESTORE took back is recorded first, by a commit of its own. Together with the rows of
+    this run, it would take back what another run of such a partition commits before this one.
+
+    Raises:
+        CommitConflictError: Other runs commit their partitions without a pause.
+    """
+    if not partitions:
+        return {}
+    tags = _tags(context)
+    delivery = written_tag(tags, IDENTITY_TAG) if len(partitions) == 1 else None
+    # Not when the step began: an earlier step of the run may have read what had landed.
+    record = record_of(delivery, run_created_ms(context) * 1_000_000)
+    for attempt in range(_ATTEMPTS):
+        snapshot = table.snapshot()
+        records = records_id(snapshot.id, context.asset_key)
+        looked, order = snapshot.last_applied(records), order_id(context.asset_key)
+        log, version = LogOf(snapshot), snapshot.version
+        taken = records_of_merge(log, version, records, {}, looked=looked, order=order)
+        if taken.keys() == {records}:
+            break
+        try:
+            lease = Lease(records, -1 if looked is None else looked, taken)
+            _commit_alone(context, table, lease)
+        except CommitConflictError:  # another run has recorded its partitions meanwhile
+            if attempt == _ATTEMPTS - 1:
+                raise
+    # Before the commit: of a run that fails, nobody takes it for a merge.
+    context.step_context.instance.add_run_tags(
+        context.run_id, {RECORDED_TAG: by_run(context.run_id)}
+    )
+    directory = directory_of(tags) if delivery else ""
+    names = [recorded_name(each, directory) for each in partitions]
+    return {**{f"{records}#{each}": record for each in names}, records: version}
+
+
+def _tags(context: OutputContext) -> Mapping[str, str]:
+    return tags_of_run(context.step_context.dagster_run, context.step_context.instance)
+
+
+def _commit_alone(context: OutputContext, table: Table, lease: Lease) -> None:
+    """Commit a lease's transaction ids by a merge without rows."""
+    # It is no change of rows to those who read the log.
+    nothing = table.merge(table.spark.range(0), "false").when_matched_delete()
+    with mark_commits_with_run(table.spark, context.run_id):
+        nothing.execute(lease=lease)
+
+
+def first_attempt(instance: DagsterInstance, run: DagsterRun, key: AssetKey) -> str:
+    """Return the id of the run that first attempted what this run does.
+
+    If the step that materialized the asset succeeded in the parent run, a re-execution brings new
+    rows. If that step failed after it, by another output or a kill, the re-execution repeats all of
+    it.
+    """
+    run_id = run.run_id
+    while parent := run.tags.get(PARENT_RUN_ID_TAG):
+        if _steps_that_made(instance, parent, key) & _steps_that_succeeded(instance, parent):
+            break
+        run_id, before = parent, instance.get_run_by_id(parent)
+        if before is None:
+            break
+        run = before
+    return run_id
+
+
+def _steps_that_made(instance: DagsterInstance, run_id: str, key: AssetKey) -> set[str | None]:
+    made = instance.get_records_for_run(run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION)
+    entries = [record.event_log_entry for record in made.records]
+    return {
+        entry.step_key
+        for entry in entries
+        if entry.asset_materialization and entry.asset_materialization.asset_key == key
+    }
+
+
+def _steps_that_succeeded(instance: DagsterInstance, run_id: str) -> set[str | None]:
+    done = instance.get_records_for_run(run_id, of_type=DagsterEventType.STEP_SUCCESS)
+    return {record.event_log_entry.step_key for record in done.records}

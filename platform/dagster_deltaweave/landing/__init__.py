@@ -1,16 +1,13 @@
 """Source partitions that land as directories of files.
 
-- `listing`: lists the partitions in a landing directory, and their fingerprints.
-- `delivery`: `Delivery`, the current state of one source partition there.
-- `disk`: finds deliveries on a local disk.
+- `listing`: lists the partitions in a landing directory as `Delivery`, each with its fingerprint.
 - `landing_look`: which deliveries are complete, and the sensor's cursor.
-- `source_partition`: reads a partition with Spark and checks its schema.
+- `source_partition`: reads a partition with Spark and checks its schema and its lines of text.
 - `read_delivery`: makes sure that a run reads the delivery that its tag names.
 """
 
 from __future__ import annotations
 
-from dagster_deltaweave.landing.delivery import Delivery, hive_value
 from dagster_deltaweave.landing.landing_look import (
     SECOND_IN_NS,
     LandingCursor,
@@ -19,7 +16,7 @@ from dagster_deltaweave.landing.landing_look import (
     is_whole_second,
     look_at_landing,
 )
-from dagster_deltaweave.landing.listing import list_deliveries, partition_path
+from dagster_deltaweave.landing.listing import Delivery, hive_value, list_deliveries, partition_path
 from dagster_deltaweave.landing.read_delivery import (
     directory_name,
     directory_of,

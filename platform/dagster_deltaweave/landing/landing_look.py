@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from dagster_deltaweave.landing.delivery import Delivery
+from dagster_deltaweave.landing.listing import Delivery
 
 SECOND_IN_NS = 1_000_000_000
 """A second, in nanoseconds."""

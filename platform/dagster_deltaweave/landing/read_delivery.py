@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagster_deltaweave.landing.delivery import Delivery
-from dagster_deltaweave.landing.listing import delivery
+from dagster_deltaweave.landing.listing import Delivery, delivery
 from dagster_deltaweave.partitions import DELIVERY_TAG, hidden_tag, written_tag
 from dagster_deltaweave.storage import local_path, without_query
 from deltaweave.delta.jvm import translated

@@ -1,11 +1,9 @@
 """Reads the logs of Delta tables, mostly without Spark.
 
-- `delta_log`: the commits of a table, for sensors.
-- `found_tables`: the tables below a directory, and what their logs say of them.
+- `delta_log`: the commits of a table, the tables below a directory, and the newest batch in a base.
 - `history`: which commit changed rows last.
 - `changeset_log`: which batches of a merge-on-read table are not merged yet.
 - `held_partitions`: which partitions a table holds, and the records that say so.
-- `merged_batch`: the newest batch in a base, also after a RESTORE.
 """
 
 from __future__ import annotations
@@ -16,8 +14,7 @@ from dagster_deltaweave.logs.changeset_log import (
     number_metadata,
     pending_changes,
 )
-from dagster_deltaweave.logs.delta_log import Commit, DeltaLog, Position
-from dagster_deltaweave.logs.found_tables import FoundTable, find_tables
+from dagster_deltaweave.logs.delta_log import Commit, DeltaLog, FoundTable, Position, find_tables
 from dagster_deltaweave.logs.held_partitions import (
     NOTHING,
     HeldPartitions,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster import MetadataValue
 
-from dagster_deltaweave.logs.merged_batch import merged_by_commits
+from dagster_deltaweave.logs.delta_log import merged_by_commits
 from dagster_deltaweave.storage import local_path, redacted
 from dagster_deltaweave.tables import MergeOnReadLocations
 from deltaweave.changes.merge_on_read import (

@@ -1,4 +1,4 @@
-"""The commits of a Delta table, read from its log without Spark.
+"""The commits of a Delta table, read from its log without Spark, and the tables in a directory.
 
 Only commits after a known version are read, one by one, so that a look at a table of a million
 files costs a few small reads. Delta's protocol (sections "Delta Log Entries" and "Commit Provenance
@@ -8,15 +8,23 @@ Information") says what commits contain.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dagster_deltaweave.storage import file_system
-from deltaweave.delta.log import newest_checkpoint
+from dagster_deltaweave.storage import file_system, local_path, redacted, without_query
+from deltaweave.changes.commit_lines import applied_in_line
+from deltaweave.delta.log import Commit as CommitActions
+from deltaweave.delta.log import FileChanges, commit_from, file_changes_from, newest_checkpoint
+from deltaweave.errors import SourceError
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
 
 _AT_ONCE = 16
 
@@ -293,3 +301,152 @@ def _commit(version: int, text: bytes) -> Commit:
         changes_data=changes_data,
         partitions=frozenset(partitions - {()}),
     )
+
+
+_LOG = "_delta_log"
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FoundTable:
+    """A table, as its log describes it.
+
+    Attributes:
+        path: The names of the directories from the root to it.
+        location: The table's path or URI.
+        schema: The table's newest schema, as the JSON of Delta's log.
+        description: The table's comment in SQL, or None.
+    """
+
+    path: tuple[str, ...]
+    location: str
+    schema: str
+    description: str | None
+
+
+def find_tables(
+    root: str, levels: int, is_excluded: Callable[[tuple[str, ...]], bool]
+) -> list[FoundTable]:
+    """Find the tables below a root, in the order of their paths.
+
+    Directories inside of a table are not looked at, nor are those whose name begins with `.` or
+    `_`. A table whose log cannot be understood is left out, with a warning in the log.
+
+    Args:
+        root: A path or a URI.
+        levels: How many directories a table is away from the root, at most.
+        is_excluded: Whether a directory is not looked at, by the names from the root to it.
+
+    Raises:
+        SourceError: The root does not exist, or the storage or a log cannot be read, also because
+            it was removed meanwhile. A part of the tables is never taken for all of them.
+        StatementError: The root is a URI that holds credentials.
+    """
+    store, base = file_system(root)
+    local = local_path(root)
+    start = without_query(root) if local is None else str(local.absolute())
+    query = "" if local is not None or "?" not in root else f"?{root.partition('?')[2]}"
+    try:
+        return [
+            table
+            for place, path in _below(store, base, start, (), levels, is_excluded)
+            if (table := _described(place, path, query)) is not None
+        ]
+    except OSError as error:
+        raise SourceError(
+            f"it cannot be listed: {redacted(error)}",
+            table=without_query(root),
+            operation="looking for tables",
+            state="What was found before stays.",
+            hint="Check the root, and that the storage can be read from here.",
+        ) from None
+
+
+def _below(
+    store: FileSystem,
+    directory: str,
+    location: str,
+    path: tuple[str, ...],
+    levels: int,
+    is_excluded: Callable[[tuple[str, ...]], bool],
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the locations and paths of directories with a log."""
+    from pyarrow.fs import FileSelector, FileType
+
+    infos = store.get_file_info(FileSelector(directory))
+    names = sorted(info.base_name for info in infos if info.type == FileType.Directory)
+    if _LOG in names:
+        yield location, path
+    elif len(path) < levels:
+        for name in names:
+            inner = (*path, name)
+            if not name.startswith((".", "_")) and not is_excluded(inner):
+                place = f"{location.rstrip('/')}/{name}"
+                yield from _below(store, f"{directory}/{name}", place, inner, levels, is_excluded)
+
+
+def _described(location: str, path: tuple[str, ...], query: str) -> FoundTable | None:
+    if not path:
+        _logger.warning("%s is a table itself: look in the directory above it.", location)
+        return None
+    try:
+        metadata = DeltaLog(location + query).metadata() or {}
+        schema, description = metadata.get("schemaString"), metadata.get("description")
+    except OSError:
+        raise
+    except Exception as error:  # Arrow and logs of other writers raise many kinds
+        _logger.warning("The log of %s is left out: %s", location, redacted(error))
+        return None
+    if not isinstance(schema, str):
+        return None  # a log without a commit is no table
+    return FoundTable(path, location, schema, description or None)
+
+
+def merged_by_commits(location: str, version: int, mark: str, marked: int) -> int:
+    """Return the newest batch in a version of a base.
+
+    Batches count as pending if log cleanup deleted the commits that say what a RESTORE left.
+
+    Args:
+        location: Where the base is.
+        version: The version.
+        mark: The application id whose version is the newest merged batch.
+        marked: That version. It counts if the log has no RESTORE.
+
+    Raises:
+        OSError: A commit cannot be read.
+    """
+    return applied_in_line(LogAt(location), version, mark, marked).version or 0
+
+
+@dataclass(frozen=True)
+class LogAt:
+    """The log of the table at a location, as `commit_lines` reads it.
+
+    Attributes:
+        place: The location, a path or a URI.
+    """
+
+    place: str
+
+    def commit(self, version: int) -> CommitActions | None:
+        """Return the commit of a version, or None."""
+        # Not of files, whose actions are many.
+        actions = self._actions(version, (b'"commitInfo"', b'"txn"'))
+        return None if actions is None else commit_from(version, actions)
+
+    def files(self, version: int) -> FileChanges | None:
+        """Return the files that a commit changed, or None."""
+        actions = self._actions(version, (b'"add"', b'"remove"'))
+        return None if actions is None else file_changes_from(actions)
+
+    def _actions(self, version: int, kinds: tuple[bytes, bytes]) -> list[dict[str, Any]] | None:
+        """Return the actions of two kinds in a commit; None if the log does not hold it."""
+        store, base = file_system(self.place)
+        try:
+            with store.open_input_stream(f"{base}/_delta_log/{version:020}.json") as stream:
+                lines = stream.read().split(b"\n")
+        except FileNotFoundError:
+            return None
+        return [json.loads(line) for line in lines if any(kind in line for kind in kinds)]

@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dagster_deltaweave.logs.merged_batch import LogAt
+from dagster_deltaweave.logs.delta_log import LogAt
 from dagster_deltaweave.storage import file_system
 from deltaweave.changes.commit_lines import RESTORED, Log, begins_anew, version_before
 from deltaweave.delta.log import newest_checkpoint

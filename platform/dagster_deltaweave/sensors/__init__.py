@@ -6,13 +6,9 @@
 - `target_runs`: the runs that materialize these assets.
 - `delivery_runs`: what runs say of a delivery, and the request of one.
 - `table`: requests runs for new versions of a source Delta table.
-- `commit_observer`: records the commits of other writers as observations.
-- `commits_of_others`: which new commits no Dagster run made.
-- `table_progress`: the cursor of the table sensor, and the changes since.
-- `recorded_commits`: which commits the event log already has.
+- `commit_observer`: records commits of other writers, which no run made, as observations.
 - `rematerialization`: starts the merging of pending changes.
-- `sensor_arguments`: Dagster's own arguments of sensors.
-- `run_requests`: run keys, run requests and dynamic partitions.
+- `run_requests`: Dagster's own arguments of sensors, run keys, run requests, dynamic partitions.
 """
 
 from __future__ import annotations

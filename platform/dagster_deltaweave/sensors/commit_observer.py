@@ -1,20 +1,30 @@
-"""A sensor that observes the commits of other writers to the tables of merge assets."""
+"""A sensor that observes the commits of other writers to the tables of merge assets.
+
+Commits that Dagster's event log has are those of runs, and those observed before.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dagster import (
     AssetKey,
     AssetMaterialization,
     AssetObservation,
+    AssetRecordsFilter,
+    DagsterEventType,
     DagsterInstance,
+    DagsterRunStatus,
     DefaultSensorStatus,
+    EventLogRecord,
+    EventRecordsResult,
     MetadataValue,
+    RunsFilter,
     SensorDefinition,
     SensorEvaluationContext,
     SensorResult,
@@ -22,20 +32,244 @@ from dagster import (
 )
 
 from dagster_deltaweave.dagster_private import DATA_VERSION_TAG, AssetGraph
-from dagster_deltaweave.logs import Commit, Position
-from dagster_deltaweave.sensors.commits_of_others import Followed, look_for_commits
-from dagster_deltaweave.sensors.recorded_commits import (
-    position_in,
-    position_metadata,
-)
-from dagster_deltaweave.sensors.sensor_arguments import SensorArguments, check_least
-from dagster_deltaweave.storage import redacted
+from dagster_deltaweave.logs import Commit, DeltaLog, Position
+from dagster_deltaweave.partitions import planned_assets
+from dagster_deltaweave.run_mark import run_id_in, session_runs_in
+from dagster_deltaweave.sensors.run_requests import SensorArguments, check_least
+from dagster_deltaweave.storage import redacted, same_place
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset, table_place
 from deltaweave.errors import DeltaweaveError, StatementError
 from deltaweave.identifiers import is_path
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+
+VERSION = "commit/version"
+TIMESTAMP = "commit/timestamp"
+
+_BY_RUNS = ("merge/version", "write/version", "rematerialize/version")
+_GOING_ON = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
+_CLOCKS_DIFFER = 60_000
+"""How much later than its commits' times a run may begin by Dagster's clock, in ms."""
+
+_PAGE = 1_000
+_SEARCHED = 10
+"""How many pages of observations are searched for a commit's; each merge has one of its own."""
+
+
+class _Fetch(Protocol):
+    def __call__(
+        self, records_filter: AssetRecordsFilter, limit: int, cursor: str | None
+    ) -> EventRecordsResult: ...
+
+
+def position_metadata(position: Position) -> dict[str, MetadataValue]:
+    """Return a commit's version and time as metadata; `position_in` reads them back."""
+    return {
+        VERSION: MetadataValue.int(position.version),
+        TIMESTAMP: MetadataValue.timestamp(position.timestamp / 1000),
+    }
+
+
+def position_in(metadata: Mapping[str, Any]) -> Position | None:
+    """Return the position of the commit that metadata describes, or None."""
+    version, timestamp = metadata.get(VERSION), metadata.get(TIMESTAMP)
+    if version is None or timestamp is None:
+        return None
+    return Position(int(version.value), round(timestamp.value * 1000))
+
+
+def last_observed(instance: DagsterInstance, key: AssetKey) -> Position | None:
+    """Return the position of the newest observed commit; None if recent observations have none."""
+    records = _newest_first(instance.fetch_observations, AssetRecordsFilter(key), _SEARCHED)
+    observations = (record.event_log_entry.asset_observation for record in records)
+    positions = (position_in(each.metadata) for each in observations if each)
+    return next((each for each in positions if each), None)
+
+
+def versions_of_runs(
+    instance: DagsterInstance, key: AssetKey, versions: Collection[int], since: int
+) -> set[int]:
+    """Return which of these versions materializations recorded since a time, in ms since 1970."""
+    found: set[int] = set()
+    wanted = AssetRecordsFilter(key, after_timestamp=since / 1000)
+    for record in _newest_first(instance.fetch_materializations, wanted):
+        if record.asset_materialization:
+            metadata = record.asset_materialization.metadata
+            recorded = {int(str(metadata[each].value)) for each in _BY_RUNS if each in metadata}
+            found |= recorded.intersection(versions)
+        if len(found) == len(versions):
+            break
+    return found
+
+
+def first_run_going_on(instance: DagsterInstance, key: AssetKey) -> float:
+    """Return when the oldest run that may still record a version of the asset's table began.
+
+    Returns:
+        The time in ms since 1970, less the possible difference of clocks; infinity if there is no
+        such run.
+    """
+    began = (
+        (record.start_time or record.create_timestamp.timestamp()) * 1000 - _CLOCKS_DIFFER
+        for record in instance.get_run_records(RunsFilter(statuses=_GOING_ON))
+        if key in planned_assets(instance, record.dagster_run)
+    )
+    return min(began, default=math.inf)
+
+
+def materialized_by(instance: DagsterInstance, run_id: str, key: AssetKey) -> bool | None:
+    """Return whether a run materialized the asset; None if it still may."""
+    run = instance.get_run_by_id(run_id)
+    if run is None:
+        return False
+    materialization = DagsterEventType.ASSET_MATERIALIZATION
+    events = instance.get_records_for_run(run_id, of_type=materialization).records
+    if any(each.asset_key == key for each in events):
+        return True
+    return False if run.is_finished or key not in planned_assets(instance, run) else None
+
+
+def _newest_first(
+    fetch: _Fetch, wanted: AssetRecordsFilter, pages: int | None = None
+) -> Iterator[EventLogRecord]:
+    cursor, read = None, 0
+    while pages is None or read < pages:
+        page = fetch(wanted, _PAGE, cursor)
+        yield from page.records
+        if not page.has_more:
+            return
+        cursor, read = page.cursor, read + 1
+
+
+@dataclass(frozen=True)
+class Followed:
+    """Where a table is, and up to which commit it was read.
+
+    Attributes:
+        location: Path or URI of the table.
+        seen: The newest commit that was read.
+    """
+
+    location: str
+    seen: Position
+
+
+@dataclass(frozen=True)
+class TableLook:
+    """What one look at a table found.
+
+    Attributes:
+        followed: Up to which commit it was read; None if there is no table.
+        of_others: The new commits that no run made and that were not observed, oldest first.
+        note: A note for the skip reason.
+        is_first: Whether there is no record that the table was read before.
+    """
+
+    followed: Followed | None
+    of_others: Sequence[Commit]
+    note: str
+    is_first: bool = False
+
+
+def look_for_commits(
+    instance: DagsterInstance, key: AssetKey, location: str, before: Followed | None, limit: int
+) -> TableLook:
+    """Return the commits since the last look that no run made and no observation has recorded."""
+    log = DeltaLog(location)
+    observed = None if before else last_observed(instance, key)
+    before = Followed(location, observed) if observed else before
+    commits = _commits_after(log, location, before, limit) if before else None
+    if before is None or commits is None:
+        return _first_look(log, location)
+    judged, others = _judged(instance, key, log, commits)
+    seen = judged[-1].position if judged else before.seen
+    if not commits:
+        note = f"version {seen.version} of {location} was the newest before"
+    elif len(judged) < len(commits):
+        note = (
+            f"version {commits[len(judged)].version} of {location} waits for the runs in progress"
+        )
+    else:
+        note = f"{len(commits)} new commits of {key.to_user_string()}, all of runs"
+    return TableLook(Followed(location, seen), others, note)
+
+
+def _first_look(log: DeltaLog, location: str) -> TableLook:
+    newest = next(log.newest_first(), None)
+    if newest is None:
+        return TableLook(None, [], f"there is no Delta table at {location} yet")
+    note = f"{location} is followed from version {newest.version} on"
+    return TableLook(Followed(location, newest.position), [], note, is_first=True)
+
+
+def _commits_after(
+    log: DeltaLog, location: str, before: Followed, limit: int
+) -> list[Commit] | None:
+    """Return the commits to read, oldest first; None if the location holds another table."""
+    # The position shows whether this is the same table, even if the table was moved.
+    commits = log.after(before.seen, limit)
+    if commits is None and same_place(location) == same_place(before.location):
+        # The table was recreated, or its log was cleaned up past the cursor.
+        commits = log.all(limit)
+    return commits
+
+
+def _judged(
+    instance: DagsterInstance, key: AssetKey, log: DeltaLog, commits: Sequence[Commit]
+) -> tuple[Sequence[Commit], list[Commit]]:
+    """Return the first commits whose writers are known by now, and those of them to observe."""
+    by_session = _of_sessions(instance, key, commits)
+    unmarked = [
+        each
+        for each in commits
+        if run_id_in(each.user_metadata) is None and not by_session.get(each.version)
+    ]
+    if not unmarked:
+        return commits, []
+    # Query the runs before the versions, so that a run that ends in between has its version there.
+    labelled = {e.version for e in unmarked if e.user_metadata and e.version not in by_session}
+    began = first_run_going_on(instance, key) if labelled else math.inf
+    oldest = min(each.position.timestamp for each in unmarked)
+    of_runs = versions_of_runs(instance, key, {each.version for each in unmarked}, oldest)
+    others = [each for each in unmarked if each.version not in of_runs]
+    unclear = (
+        each.version
+        for each in others
+        if by_session.get(each.version, False) is None
+        # A run that began after a commit did not make it.
+        or (each.version in labelled and began <= each.position.timestamp)
+    )
+    first = next(unclear, None)
+    if first is not None:
+        commits = [each for each in commits if each.version < first]
+        others = [each for each in others if each.version < first]
+    # A tick that was killed before it saved its cursor may have recorded some.
+    observed = last_observed(instance, key) if others else None
+    if observed is not None and log.holds(observed):
+        others = [each for each in others if each.version > observed.version]
+    return commits, others
+
+
+def _of_sessions(
+    instance: DagsterInstance, key: AssetKey, commits: Sequence[Commit]
+) -> dict[int, bool | None]:
+    """Return by version whether a run that committed it materialized the asset; None: it may yet.
+
+    A run that failed before is another writer for the asset, whose rows it has changed.
+    """
+    runs = {each.version: session_runs_in(each.user_metadata) for each in commits}
+    known = {
+        run_id: materialized_by(instance, run_id, key)
+        for run_id in {each for of_commit in runs.values() for each in of_commit}
+    }
+    answers = {version: [known[each] for each in found] for version, found in runs.items() if found}
+    return {
+        version: True if True in found else None if None in found else False
+        for version, found in answers.items()
+    }
+
 
 URI = "dagster/uri"
 

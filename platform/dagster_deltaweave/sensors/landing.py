@@ -35,8 +35,13 @@ from dagster_deltaweave.sensors.delivery_runs import (
     arrival_of_delivery,
     delivery_run_request,
 )
-from dagster_deltaweave.sensors.run_requests import additions, known_partitions
-from dagster_deltaweave.sensors.sensor_arguments import SensorArguments, check_least, check_marker
+from dagster_deltaweave.sensors.run_requests import (
+    SensorArguments,
+    additions,
+    check_least,
+    check_marker,
+    known_partitions,
+)
 from dagster_deltaweave.sensors.target_tables import SensorTarget, Target, check_partitions
 from dagster_deltaweave.storage import local_path, without_query
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset

@@ -38,8 +38,11 @@ from dagster_deltaweave.dagster_private import (
 from dagster_deltaweave.logs import pending_changes
 from dagster_deltaweave.maintenance import RematerializationPolicy
 from dagster_deltaweave.partitions import ended_at
-from dagster_deltaweave.sensors.run_requests import first_without_a_run
-from dagster_deltaweave.sensors.sensor_arguments import SensorArguments, check_least
+from dagster_deltaweave.sensors.run_requests import (
+    SensorArguments,
+    check_least,
+    first_without_a_run,
+)
 from dagster_deltaweave.tables import (
     MergeOnReadAssets,
     merge_on_read_locations,

@@ -1,13 +1,14 @@
-"""Requests runs by run key, and the dynamic partitions that they need, for sensors."""
+"""Shared by sensors: Dagster's own arguments, run keys, run requests and dynamic partitions."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict, TypeVar
 
 from dagster import (
     AddDynamicPartitionsRequest,
+    DagsterInvalidDefinitionError,
     DagsterRun,
     DagsterRunStatus,
     DynamicPartitionsDefinition,
@@ -18,6 +19,46 @@ from dagster import (
 )
 
 from dagster_deltaweave.dagster_private import RUN_KEY_TAG, SENSOR_NAME_TAG
+
+
+class SensorArguments(TypedDict, total=False):
+    """Arguments of Dagster's `sensor` that are passed on as they are."""
+
+    metadata: Mapping[str, Any] | None
+    owners: Sequence[str] | None
+    tags: Mapping[str, str] | None
+
+
+def check_least(sensor: str, least: int, **given: float) -> None:
+    """Refuse numbers below the least with which a sensor does anything.
+
+    Args:
+        sensor: The sensor's name.
+        least: The least that makes sense.
+        given: The numbers, by the names of their arguments.
+
+    Raises:
+        DagsterInvalidDefinitionError: One is less.
+    """
+    for name, number in given.items():
+        if not number >= least:  # nor may it be NaN
+            raise DagsterInvalidDefinitionError(
+                f"sensor {sensor}: {name} is {number}, and must be at least {least}."
+            )
+
+
+def check_marker(sensor: str, marker: str | None) -> None:
+    """Refuse a marker without a name: each directory has it, also while it is being copied.
+
+    Raises:
+        DagsterInvalidDefinitionError: It is empty.
+    """
+    if marker is not None and not marker.strip():
+        raise DagsterInvalidDefinitionError(
+            f"sensor {sensor}: marker is empty. Give the name of the file that is written last, or "
+            "None if none is."
+        )
+
 
 T = TypeVar("T")
 

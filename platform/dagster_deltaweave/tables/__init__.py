@@ -1,16 +1,11 @@
 """How assets declare their tables, and where those tables are.
 
-- `declaration`: what decorators or metadata declare about a table.
-- `metadata_declarations`: reads and writes declarations in the metadata of assets.
-- `table_columns`: the columns of tables and declarations, in Dagster's type.
-- `catalog_names`: names of tables by catalog and schema.
-- `owner`: which asset created a table of a schema.
-- `merge_text`: the SQL text of a declared merge.
-- `locator`: `TableLocator`: finds and opens the table of an asset.
+- `declaration`: what decorators or metadata declare about a table: where it is, how it is written.
+- `options`: the options of merges and of change events, as decorators and YAML give them.
+- `metadata_declarations`: reads and writes declarations, and columns, in the metadata of assets.
+- `locator`: `TableLocator`: finds and opens the table of an asset, and refuses that of another.
+- `places`: in which directories and tables assets keep data; refuses tables inside one another.
 - `named_asset`: the asset of a table, by its definition or its key.
-- `paths`: paths of tables, and the refusal of tables inside one another.
-- `places`: in which directories and tables assets keep data.
-- `merge_on_read`: the assets of a merge-on-read table, and the base and the changeset behind them.
 - `applied_changes`: `Changes`: rows, and the upstream version that they apply.
 """
 
@@ -25,46 +20,64 @@ from dagster_deltaweave.tables.applied_changes import (
     application_id,
     touched_upstreams,
 )
-from dagster_deltaweave.tables.catalog_names import Namespace, full_names
 from dagster_deltaweave.tables.declaration import (
     TYPE_WIDENING,
+    UPSERT_CLAUSES,
     ChangesDeclaration,
-    IdempotentBy,
     MergeDeclaration,
     MergeOnReadDeclaration,
-    Order,
-    SchemaPolicy,
+    Namespace,
     TableDeclaration,
     TablePlace,
     WriteDeclaration,
     WriteMode,
+    equal_keys_condition,
+    full_names,
 )
-from dagster_deltaweave.tables.locator import TableLocator, run_locator
-from dagster_deltaweave.tables.merge_on_read import (
-    MergeOnReadAssets,
+from dagster_deltaweave.tables.locator import (
     MergeOnReadLocations,
+    TableLocator,
+    check_owner,
     load_merge_on_read,
     merge_on_read_locations,
     open_merge_on_read,
+    run_locator,
+    with_owner,
 )
-from dagster_deltaweave.tables.merge_text import UPSERT_CLAUSES, equal_keys_condition
 from dagster_deltaweave.tables.metadata_declarations import (
     PARTITION_EXPR,
+    column_schema,
     declaration_metadata,
+    declared_column_schema,
     merge_declaration_in,
     partition_expr_in,
     table_declaration,
     table_place,
 )
-from dagster_deltaweave.tables.named_asset import AssetOrKey, NamedAsset, merge_on_read_tables
-from dagster_deltaweave.tables.owner import check_owner, with_owner
-from dagster_deltaweave.tables.paths import (
+from dagster_deltaweave.tables.named_asset import (
+    AssetOrKey,
+    MergeOnReadAssets,
+    NamedAsset,
+    merge_on_read_tables,
+)
+from dagster_deltaweave.tables.options import (
+    CurrentTableOptions,
+    Duration,
+    EventOptions,
+    IdempotentBy,
+    MergeOnReadOptions,
+    MergeOptions,
+    Order,
+    SchemaPolicy,
+    TableOptions,
+    options_in,
+)
+from dagster_deltaweave.tables.places import (
     check_parents,
     check_places,
     path_under,
     problem_of_table_key,
 )
-from dagster_deltaweave.tables.table_columns import column_schema, declared_column_schema
 
 __all__ = [
     "PARTITION_EXPR",
@@ -77,17 +90,23 @@ __all__ = [
     "Changes",
     "ChangesDeclaration",
     "ChangesOfPartitions",
+    "CurrentTableOptions",
+    "Duration",
+    "EventOptions",
     "IdempotentBy",
     "MergeDeclaration",
     "MergeOnReadAssets",
     "MergeOnReadDeclaration",
     "MergeOnReadLocations",
+    "MergeOnReadOptions",
+    "MergeOptions",
     "NamedAsset",
     "Namespace",
     "Order",
     "SchemaPolicy",
     "TableDeclaration",
     "TableLocator",
+    "TableOptions",
     "TablePlace",
     "WriteDeclaration",
     "WriteMode",
@@ -105,6 +124,7 @@ __all__ = [
     "merge_on_read_locations",
     "merge_on_read_tables",
     "open_merge_on_read",
+    "options_in",
     "partition_expr_in",
     "path_under",
     "problem_of_table_key",

@@ -1,40 +1,229 @@
-"""Declarations of `@merge_asset` or of metadata: how an asset's output becomes its table."""
+"""Declarations of an asset's table: where it is, and how an output becomes its rows.
+
+A table has a path, or a name in a catalog. For names, Dagster's IO managers of databases have the
+same rule: first the metadata of the asset decides, then the IO manager's configuration, then the
+prefix of the asset's key.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dagster import AssetKey
 
-from dagster_deltaweave.tables.catalog_names import NO_NAMESPACE, Namespace
-from dagster_deltaweave.tables.merge_text import (
-    clause_text,
-    not_older,
-    with_written_out_stars,
+from dagster_deltaweave.tables.options import (
+    CurrentTableOptions,
+    MergeOnReadOptions,
+    MergeOptions,
+    TableOptions,
+    options_in,
 )
+from deltaweave import clauses as when
 from deltaweave.clauses import Clause
 from deltaweave.errors import NOTHING_DONE, StatementError
+from deltaweave.identifiers import back_quoted, quoted, unquoted
 from deltaweave.locations import check_given_location
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+
+SCHEMA = "schema"
+"""Metadata key of an asset, Dagster's own: the schema (database) that its table is in."""
+
+CATALOG = "catalog"
+"""Metadata key of an asset: the catalog that its table is in."""
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """What is said of the catalog and the schema of a table; nothing for a table at a path.
+
+    Attributes:
+        catalog: The catalog; None for the session's current one.
+        schema: The schema; None for the last part of the key's prefix.
+    """
+
+    catalog: str | None = None
+    schema: str | None = None
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the table has a name in a catalog."""
+        return bool(self.catalog or self.schema)
+
+    def or_else(self, default: Namespace) -> Namespace:
+        """Fill in what this namespace lacks from the default."""
+        return Namespace(self.catalog or default.catalog, self.schema or default.schema)
+
+    def name_of(self, key: AssetKey) -> str:
+        """Return the name of an asset's table as SQL spells it: the key's last part, qualified.
+
+        Raises:
+            StatementError: Nothing names its schema, or SQL cannot hold the name.
+        """
+        schema = self.schema or (key.path[-2] if len(key.path) > 1 else None)
+        if not schema:
+            raise _without_place(
+                key,
+                "nothing names the schema of its table.",
+                f"Give the asset the metadata {SCHEMA}, its key a prefix, or the IO manager a "
+                "schema.",
+            )
+        if schema.lower() == "delta" and not self.catalog:
+            raise _without_place(
+                key,
+                f"without a catalog, {schema}.{key.path[-1]} may mean a path.",
+                f"Name the catalog too, by the metadata {CATALOG} or by the IO manager's catalog.",
+            )
+        parts = [part for part in (self.catalog, schema, key.path[-1]) if part]
+        for part in parts:
+            if "/" in part or part in (".", ".."):
+                raise _without_place(
+                    key,
+                    f"{part!r} is no name in a catalog: catalogs make directories of names.",
+                    "Name another schema, or give the asset another key.",
+                )
+        return ".".join(map(_spelled, parts))
+
+
+NO_NAMESPACE = Namespace()
+
+
+def namespace_in(metadata: Mapping[str, Any], asset: str) -> Namespace:
+    """Read the catalog and schema in the metadata of an asset; only texts are names.
+
+    Before Dagster had `dagster/column_schema`, `schema` was a common key for a table's columns: a
+    `TableSchema` under it is no name.
+
+    Raises:
+        StatementError: A name is empty.
+    """
+    names = {word: _text(metadata.get(word)) for word in (CATALOG, SCHEMA)}
+    for word, name in names.items():
+        if name is not None and not name.strip():
+            raise StatementError(
+                f"the {word} in the asset's metadata is empty.",
+                table=asset,
+                operation="locating",
+                state=NOTHING_DONE,
+                hint=f"Name a {word}, or leave it out of the metadata.",
+            )
+    return Namespace(names[CATALOG], names[SCHEMA])
+
+
+def full_names(spark: SparkSession) -> Callable[[str], str]:
+    """Return a function that gives a table's full name, equal for all spellings of its name.
+
+    Names that differ only in case are equal, as in Spark's own catalog.
+    """
+    from deltaweave.delta.statement import name_parts
+
+    current = [spark.catalog.currentCatalog(), spark.catalog.currentDatabase()]
+
+    def full_name(name: str) -> str:
+        parts = name_parts(spark, name)
+        parts = [*current[: max(0, 3 - len(parts))], *parts]
+        return ".".join(back_quoted(part.casefold()) for part in parts)
+
+    return full_name
+
+
+def _spelled(name: str) -> str:
+    # Names without quotes where SQL needs none: Dagster shows them, and other tools write them so.
+    return name if _PLAIN.fullmatch(name) else quoted(name)
+
+
+def _text(value: Any) -> str | None:
+    value = getattr(value, "value", value)  # of a MetadataValue
+    return value if isinstance(value, str) else None
+
+
+def _without_place(key: AssetKey, problem: str, hint: str) -> StatementError:
+    return StatementError(
+        problem,
+        table=key.to_user_string(),
+        operation="locating",
+        state=NOTHING_DONE,
+        hint=hint,
+    )
+
+
+UPSERT_CLAUSES: tuple[Clause, ...] = (
+    when.when_matched_update_all(),
+    when.when_not_matched_insert_all(),
+)
+"""The clauses of an asset that declares none: update matched rows, insert the others."""
+_WHEN = {
+    "matched": "MATCHED",
+    "not_matched": "NOT MATCHED",
+    "not_matched_by_source": "NOT MATCHED BY SOURCE",
+}
+
+
+def equal_keys_condition(keys: tuple[str, ...]) -> str:
+    """Build the merge condition that all these columns are equal in target and source."""
+    return " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in keys)
+
+
+def with_written_out_stars(clause: Clause, columns: Sequence[str]) -> Clause:
+    """Replace the clause's `*`, if any, by these columns of the source."""
+    assignments = {quoted(name): f"s.{quoted(name)}" for name in columns}
+    if clause.action == "update_all":
+        return when.when_matched_update(assignments, clause.condition)
+    if clause.action == "insert_all":
+        return when.when_not_matched_insert(assignments, clause.condition)
+    return clause
+
+
+def not_older(clause: Clause, sequence: str | None) -> Clause:
+    """Restrict the clause to source rows that are not older than the matched target row.
+
+    A target row without a sequence is older than all source rows. A source row without a sequence
+    is older than all target rows with one.
+
+    Args:
+        clause: The clause.
+        sequence: Column of source and target that says which row is newer; None if none does.
+    """
+    if sequence is None or clause.kind != "matched":
+        return clause
+    column = quoted(unquoted(sequence))
+    condition = f"(t.{column} IS NULL OR s.{column} >= t.{column})"
+    if clause.condition is not None:
+        condition = f"({clause.condition}) AND {condition}"
+    return replace(clause, condition=condition)
+
+
+def clause_text(clause: Clause) -> str:
+    """Write a WHEN clause as SQL."""
+    condition = "" if clause.condition is None else f" AND ({clause.condition})"
+    return f"WHEN {_WHEN[clause.kind]}{condition} THEN {_action_text(clause)}"
+
+
+def _action_text(clause: Clause) -> str:
+    assignments = clause.assignments or {}
+    if clause.action == "update":
+        return "UPDATE SET " + ", ".join(f"{name} = {value}" for name, value in assignments.items())
+    if clause.action == "insert":
+        names, values = ", ".join(assignments), ", ".join(map(str, assignments.values()))
+        return f"INSERT ({names}) VALUES ({values})"
+    return {"update_all": "UPDATE SET *", "insert_all": "INSERT *", "delete": "DELETE"}[
+        clause.action
+    ]
+
 
 DELETION_VECTORS = "delta.enableDeletionVectors"
 TYPE_WIDENING = "delta.enableTypeWidening"
 
 _OF_WHOLE_ROWS = {("matched", "update_all"), ("not_matched", "insert_all")}
 
-
-SchemaPolicy = Literal["strict", "add", "widen"]
-"""What happens to columns that a table lacks: an error, added, or added and types widened."""
-
-IdempotentBy = Literal["partition", "delivery"]
-"""What an asset applies only once: each partition, or each delivery of one."""
-
-Order = Literal["partition", "any"]
-"""The order of merges: `partition` never merges an older one after a newer one."""
 
 WriteMode = Literal["append", "overwrite", "replace_where"]
 
@@ -67,7 +256,7 @@ class TablePlace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableDeclaration(TablePlace):
+class TableDeclaration(TablePlace, TableOptions):
     """The table of an asset, however it is written.
 
     Attributes:
@@ -83,19 +272,48 @@ class TableDeclaration(TablePlace):
     """
 
     schema: StructType | str | None = None
-    partition_by: tuple[str, ...] = ()
-    cluster_by: tuple[str, ...] = ()
-    properties: Mapping[str, str] | None = None
-    schema_policy: SchemaPolicy = "strict"
-    partition_expr: str | Mapping[str, str] | None = None
-    idempotent_by: IdempotentBy | None = None
     retries: int = 3
+
+    can_be_rebuilt: ClassVar[bool] = True
+    """Whether an output can replace all rows of the table, in a full refresh."""
+
+    applies_again_after_restore: ClassVar[bool] = False
+    """Whether an output whose rows a RESTORE took back is applied again."""
 
     @property
     def created_properties(self) -> dict[str, str]:
         """The properties of a created table."""
         widening = {TYPE_WIDENING: "true"} if self.schema_policy == "widen" else {}
         return {DELETION_VECTORS: "true", **widening, **(self.properties or {})}
+
+    @property
+    def adds_only(self) -> bool:
+        """Whether an output is added to the table and replaces no row of it."""
+        return False
+
+    @property
+    def needs_order(self) -> bool:
+        """Whether an older partition could replace what a newer one wrote."""
+        return False
+
+    @property
+    def sequence(self) -> str | None:
+        """The name of the column that says which of two rows is newer; None if none does."""
+        return None
+
+    @property
+    def named_columns(self) -> Mapping[str, Sequence[str]]:
+        """Argument to the columns that it names and that changes and table must have."""
+        return {}
+
+    @property
+    def refuses_unknown_columns(self) -> bool:
+        """Whether columns of the changes that the table lacks are an error."""
+        return self.schema_policy == "strict"
+
+    def table_rows(self, changes: DataFrame) -> DataFrame:
+        """Drop the columns of the changes that the table lacks by declaration."""
+        return changes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,9 +329,16 @@ class WriteDeclaration(TableDeclaration):
     mode: WriteMode
     replace_where: str | None = None
 
+    applies_again_after_restore: ClassVar[bool] = True
+
+    @property
+    def adds_only(self) -> bool:
+        """Whether the mode is `append`."""
+        return self.mode == "append"
+
 
 @dataclass(frozen=True, kw_only=True)
-class MergeDeclaration(TableDeclaration):
+class MergeDeclaration(TableDeclaration, MergeOptions):
     """A table into which an asset's changes are merged.
 
     Attributes:
@@ -128,15 +353,28 @@ class MergeDeclaration(TableDeclaration):
         skip_unchanged_updates: Whether updates that give a row the values that it has are skipped.
     """
 
-    on: str | None = None
-    keys: tuple[str, ...] = ()
-    unique_keys: bool = True
     clauses: tuple[Clause, ...] = ()
-    merge_text: str | None = None
-    except_column_list: tuple[str, ...] = ()
-    sequence_by: str | None = None
-    order: Order = "partition"
-    skip_unchanged_updates: bool = False
+
+    applies_again_after_restore: ClassVar[bool] = True
+
+    @property
+    def sequence(self) -> str | None:
+        """The name in `sequence_by`, without quotes."""
+        return None if self.sequence_by is None else unquoted(self.sequence_by)
+
+    @property
+    def named_columns(self) -> Mapping[str, Sequence[str]]:
+        """Return the columns of `keys` and `sequence_by`."""
+        return {"keys": self.keys, "sequence_by": () if self.sequence is None else (self.sequence,)}
+
+    @property
+    def refuses_unknown_columns(self) -> bool:
+        """Whether the policy is strict; a MERGE text itself says which columns it uses."""
+        return super().refuses_unknown_columns and not self.merge_text
+
+    def table_rows(self, changes: DataFrame) -> DataFrame:
+        """Drop the columns of the changes that only clauses use."""
+        return changes.drop(*self.except_column_list)
 
     @property
     def needs_order(self) -> bool:
@@ -196,19 +434,26 @@ class ChangesDeclaration(TableDeclaration):
     """A table to which an asset's change events are applied.
 
     Attributes:
-        arguments: The arguments of `deltaweave.apply_changes`.
+        options: How they are applied.
     """
 
-    arguments: Mapping[str, Any]
+    options: CurrentTableOptions
+
+    can_be_rebuilt: ClassVar[bool] = False
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `deltaweave.apply_changes`."""
+        return options_in(CurrentTableOptions, self.options)
 
     @property
     def rescued(self) -> str | bool:
         """Where events that cannot be applied are put, as `deltaweave.apply_changes` takes it."""
-        return self.arguments.get("rescued") or False
+        return self.options.rescued
 
     @property
     def _locations(self) -> list[str]:
-        return [*super()._locations, *_texts(self.arguments.get("rescued"))]
+        return [*super()._locations, *_texts(self.options.rescued)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +467,7 @@ class MergeOnReadDeclaration(TableDeclaration):
         changes_path: Where the changes are; None for next to the base, or root and asset key.
         checkpoint: Where Spark keeps the stream's progress; None for a directory next to the
             changes.
-        arguments: The arguments of `deltaweave.MergeOnReadTable`.
+        options: How they are read and merged.
     """
 
     part: Literal["changes", "base", "view"]
@@ -230,17 +475,24 @@ class MergeOnReadDeclaration(TableDeclaration):
     base_path: str | None = None
     changes_path: str | None = None
     checkpoint: str | None = None
-    arguments: Mapping[str, Any]
+    options: MergeOnReadOptions
+
+    can_be_rebuilt: ClassVar[bool] = False
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `deltaweave.MergeOnReadTable`."""
+        return options_in(MergeOnReadOptions, self.options)
 
     @property
     def rescued(self) -> str | bool:
         """Where events that cannot be applied are put, as `MergeOnReadTable` takes it."""
-        return self.arguments.get("rescued") or False
+        return self.options.rescued
 
     @property
     def _locations(self) -> list[str]:
         given = (self.base_path, self.changes_path, self.checkpoint)
-        return [*super()._locations, *_texts(*given, self.arguments.get("rescued"))]
+        return [*super()._locations, *_texts(*given, self.options.rescued)]
 
     def of_part(self, part: Literal["changes", "base"]) -> MergeOnReadDeclaration:
         """Return the declaration of the asset with the changes, or of that with the base."""

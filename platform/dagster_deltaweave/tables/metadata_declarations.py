@@ -1,27 +1,112 @@
-"""Reads and writes declarations in the metadata of assets: from decorators, or plain entries."""
+"""Reads and writes declarations in the metadata of assets: from decorators, or plain entries.
+
+The columns that a declaration gives its table are shown before a run, in Dagster's type.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from dagster import AssetKey, MetadataValue
+from dagster import AssetKey, MetadataValue, TableColumn, TableColumnConstraints, TableSchema
 
 from dagster_deltaweave.dagster_private import ObjectMetadataValue
-from dagster_deltaweave.tables.catalog_names import CATALOG, SCHEMA, namespace_in
 from dagster_deltaweave.tables.declaration import (
-    IdempotentBy,
+    CATALOG,
+    SCHEMA,
+    UPSERT_CLAUSES,
     MergeDeclaration,
     MergeOnReadDeclaration,
-    Order,
-    SchemaPolicy,
     TableDeclaration,
     TablePlace,
     WriteDeclaration,
+    equal_keys_condition,
+    namespace_in,
 )
-from dagster_deltaweave.tables.merge_text import UPSERT_CLAUSES, equal_keys_condition
+from dagster_deltaweave.tables.options import IdempotentBy, Order, SchemaPolicy
 from deltaweave.errors import NOTHING_DONE, StatementError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+_QUOTED = r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\"|`(?:[^`]|``)*`"
+_PIECE = re.compile(rf"{_QUOTED}|[<>(),]|[^'\"`<>(),]+|.", re.S)
+_COLUMN = re.compile(
+    r"(?P<name>`(?:[^`]|``)+`|\w+)\s*:?\s+(?P<type>\w+(?:\s*[<(].*?[>)])?)(?P<rest>(?:\s+.*)?)",
+    re.S,
+)
+_COMMENT = re.compile(r"\bCOMMENT\s+(['\"])(?P<text>(?:[^\\]|\\.)*?)\1\s*$", re.S | re.I)
+_NOT_NULL = re.compile(r"^\s+NOT\s+NULL\b", re.I)
+
+
+def column_schema(schema: StructType) -> TableSchema:
+    """Return a Spark schema as Dagster's type."""
+    return TableSchema(
+        columns=[
+            _column(
+                field.name,
+                field.dataType.simpleString(),
+                field.metadata.get("comment"),
+                is_nullable=field.nullable,
+            )
+            for field in schema
+        ]
+    )
+
+
+def declared_column_schema(schema: StructType | str | None) -> TableSchema | None:
+    """Return the columns that a declaration gives its table, or None if it does not name them.
+
+    DDL is read without Spark, because definitions load without a session. Of what is not
+    understood, nothing is shown: Spark has the last word on it when the table is created.
+    """
+    if schema is None:
+        return None
+    if not isinstance(schema, str):
+        return column_schema(schema)
+    columns = [_declared_column(text) for text in _split(schema)]
+    known = [column for column in columns if column is not None]
+    return TableSchema(columns=known) if known and len(known) == len(columns) else None
+
+
+def _declared_column(text: str) -> TableColumn | None:
+    found = _COLUMN.fullmatch(text.strip())
+    if found is None:
+        return None
+    name, rest = found["name"], found["rest"]
+    comment = _COMMENT.search(rest)
+    return _column(
+        name[1:-1].replace("``", "`") if name.startswith("`") else name,
+        re.sub(r"\s+", " ", found["type"]).lower(),
+        re.sub(r"\\(.)", r"\1", comment["text"]) if comment else None,
+        is_nullable=not _NOT_NULL.match(rest),
+    )
+
+
+def _split(ddl: str) -> Iterator[str]:
+    """Split DDL at the commas between columns, which are in no brackets and no quotes."""
+    depth, column = 0, ""
+    for piece in _PIECE.findall(ddl):
+        depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(piece, 0)
+        if piece == "," and depth == 0:
+            yield column
+            column = ""
+        else:
+            column += piece
+    yield column
+
+
+def _column(name: str, kind: str, comment: str | None, *, is_nullable: bool) -> TableColumn:
+    return TableColumn(
+        name,
+        type=kind,
+        description=comment,
+        constraints=TableColumnConstraints(nullable=is_nullable),
+    )
+
 
 DECLARATION = "deltaweave/merge"
 """Metadata key under which an asset's definition holds its declaration."""

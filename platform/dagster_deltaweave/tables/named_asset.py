@@ -19,12 +19,43 @@ from dagster import (
 
 from dagster_deltaweave.dagster_private import AssetGraph, CheckError
 from dagster_deltaweave.tables.declaration import MergeOnReadDeclaration, TablePlace
-from dagster_deltaweave.tables.merge_on_read import MergeOnReadAssets
-from dagster_deltaweave.tables.metadata_declarations import table_place
+from dagster_deltaweave.tables.metadata_declarations import table_declaration, table_place
 from deltaweave.errors import StatementError
 
 AssetOrKey: TypeAlias = AssetsDefinition | AssetSpec | AssetKey | str
 """The asset of a table, also an external one: its definition or spec, or its key."""
+
+
+class MergeOnReadAssets(list[AssetsDefinition]):
+    """The three assets of a merge-on-read table.
+
+    It is a list, so that Dagster's loaders find the assets in a module:
+    `Definitions(assets=[*orders])`.
+
+    Attributes:
+        changes: The appended change events.
+        base: The table into which they are merged.
+        view: The rows of the base with all changes.
+    """
+
+    def __init__(
+        self, changes: AssetsDefinition, base: AssetsDefinition, view: AssetsDefinition
+    ) -> None:
+        super().__init__([changes, base, view])
+        self.changes, self.base, self.view = changes, base, view
+
+    @property
+    def declaration(self) -> MergeOnReadDeclaration:
+        """The declaration of the view."""
+        key = self.view.key
+        found = table_declaration(self.view.metadata_by_key[key], asset=key.to_user_string())
+        assert isinstance(found, MergeOnReadDeclaration)
+        return found
+
+    @property
+    def io_manager_key(self) -> str:
+        """The resource key of the IO manager that stores them."""
+        return self.changes.get_io_manager_key_for_asset_key(self.changes.key)
 
 
 def one_or_more(assets: Any, kinds: tuple[Any, ...], of: str, wanted: str) -> list[Any]:

@@ -40,7 +40,7 @@ from dagster_deltaweave import (
     merge_on_read_asset,
 )
 from dagster_deltaweave.dagster_private import DATA_VERSION_TAG
-from dagster_deltaweave.io_manager.stream_run import StreamRun, run_stream
+from dagster_deltaweave.io_manager.change_events import StreamRun, run_stream
 from deltaweave import MergeOnReadTable, Table
 from deltaweave.errors import CommitConflictError
 from tests.dagster_deltaweave.conftest import Run, eventually, failure_messages

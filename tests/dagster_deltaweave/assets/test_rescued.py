@@ -29,7 +29,7 @@ from dagster_deltaweave import (
     merge_on_read_asset,
 )
 from dagster_deltaweave.dagster_private import DATA_VERSION_TAG
-from dagster_deltaweave.io_manager import changeset_append
+from dagster_deltaweave.io_manager import change_events
 from deltaweave import Table
 from tests.dagster_deltaweave.conftest import eventually
 
@@ -136,10 +136,10 @@ def test_an_endless_stream_counts_events_of_batches_that_append_nothing(
 
 
 def test_a_count_that_cannot_be_read_now_is_no_other_one() -> None:
-    told = changeset_append._Told(1, 2)
+    told = change_events._Told(1, 2)
     assert told.then(1, {}) == told
-    counted = {changeset_append.RESCUED_EVENTS: MetadataValue.int(3)}
-    assert told.then(1, counted) == changeset_append._Told(1, 3)
+    counted = {change_events.RESCUED_EVENTS: MetadataValue.int(3)}
+    assert told.then(1, counted) == change_events._Told(1, 3)
 
 
 @pytest.mark.parametrize("declare", [cdc, merge_on_read])

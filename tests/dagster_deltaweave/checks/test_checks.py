@@ -30,9 +30,9 @@ from dagster_deltaweave import (
     build_table_checks,
     merge_asset,
 )
-from dagster_deltaweave.checks import merge_results, table_findings
+from dagster_deltaweave.checks import merge_results, table_rows
 from dagster_deltaweave.checks.merge_results import takes_every_row
-from dagster_deltaweave.checks.table_findings import nulls_in_columns, repeated_keys
+from dagster_deltaweave.checks.table_rows import nulls_in_columns, repeated_keys
 from dagster_deltaweave.tables.metadata_declarations import merge_declaration_in
 from deltaweave import Table, clauses
 from deltaweave.clauses import Clause
@@ -209,7 +209,7 @@ def test_unique_key_and_nulls_share_a_pass_over_the_table(
     assert jobs == 1
     _, twice = look("twice", repeated_keys, ["id"], ["name"])
     # The same is found of larger tables, whose rows are shuffled.
-    monkeypatch.setattr(table_findings, "_SMALL_BYTES", -1)
+    monkeypatch.setattr(table_rows, "_SMALL_BYTES", -1)
     assert look("large nulls", nulls_in_columns, ["id", "name"])[1] == few
     assert look("large twice", repeated_keys, ["id"], ["name"])[1] == twice
     assert few[0] is False

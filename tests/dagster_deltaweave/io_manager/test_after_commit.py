@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dagster_deltaweave.io_manager.after_commit import AfterCommit
+from dagster_deltaweave.io_manager.output import AfterCommit
 
 
 def test_warnings_of_merge_and_recording_are_in_the_runs_log_and_metadata(

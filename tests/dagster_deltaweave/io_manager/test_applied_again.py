@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from dagster_deltaweave.io_manager.applied_again import is_known, pair_that_counts
-from dagster_deltaweave.logs.merged_batch import LogAt
+from dagster_deltaweave.io_manager.transaction_ids import is_known, pair_that_counts
+from dagster_deltaweave.logs.delta_log import LogAt
 from deltaweave import Table
 from deltaweave.changes import lineage
 from tests.dagster_deltaweave.made_logs import CREATED, MadeTable, checkpoint, commit, restore

@@ -27,7 +27,7 @@ from dagster._core.storage.tags import PARENT_RUN_ID_TAG, ROOT_RUN_ID_TAG
 from pyspark.sql import DataFrame, SparkSession
 
 from dagster_deltaweave import merge_asset, merge_on_read_asset, partition_tags
-from dagster_deltaweave.io_manager import table_write
+from dagster_deltaweave.io_manager import stores
 from dagster_deltaweave.logs.history import version_with_rows_of
 from deltaweave import Table
 from deltaweave.errors import CommitConflictError
@@ -227,7 +227,7 @@ def test_none_rebuilds_nothing_and_is_recorded_for_the_runs_partitions(
         *[
             pytest.param(each, marks=pytest.mark.full_matrix)
             for each in (
-                "dagster_deltaweave.io_manager.after_commit.table_metadata",
+                "dagster_deltaweave.io_manager.output.table_metadata",
                 "dagster_deltaweave.metadata.materialization.merge_observation",
             )
         ],
@@ -280,7 +280,7 @@ def test_an_append_that_dies_after_its_commit_is_not_appended_again(
     monkeypatch: pytest.MonkeyPatch,
     retried_by: str,
 ) -> None:
-    write, died = table_write.write, []
+    write, died = stores.write_rows, []
 
     def dies_once(*args: Any, **kwargs: Any) -> Any:
         written = write(*args, **kwargs)
@@ -289,7 +289,7 @@ def test_an_append_that_dies_after_its_commit_is_not_appended_again(
             raise OSError("the process is gone")
         return written
 
-    monkeypatch.setattr(table_write, "write", dies_once)
+    monkeypatch.setattr(stores, "write_rows", dies_once)
     policy = RetryPolicy(max_retries=1) if retried_by == "step" else None
 
     @asset(metadata={"deltaweave/write": "append"}, retry_policy=policy)
@@ -314,10 +314,10 @@ def test_an_append_that_dies_after_its_commit_is_not_appended_again(
 def test_warnings_of_a_merge_are_in_the_log_and_the_metadata_of_its_run(
     spark: SparkSession, run: Run, table: AssetTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    merge = table_write.merge
+    merge = stores.merge_rows
     monkeypatch.setattr(
-        table_write,
-        "merge",
+        stores,
+        "merge_rows",
         lambda *args: replace(merge(*args), warnings=("the key index lacks two files.",)),
     )
 
@@ -386,9 +386,7 @@ def test_nothing_that_fails_after_events_are_appended_fails_the_run(
     def breaks(*args: Any, **kwargs: Any) -> None:
         raise CommitConflictError("the log is gone.")  # an error after which a run tries again
 
-    monkeypatch.setattr(
-        "dagster_deltaweave.io_manager.changeset_append.record_data_version", breaks
-    )
+    monkeypatch.setattr("dagster_deltaweave.io_manager.change_events.record_data_version", breaks)
 
     @merge_on_read_asset(keys=["id"], sequence_by="v")
     def orders() -> DataFrame:

@@ -11,7 +11,7 @@ from dagster import AssetIn, MetadataValue, asset
 from pyspark.sql import DataFrame, SparkSession
 
 from dagster_deltaweave import merge_asset, merge_on_read_asset
-from dagster_deltaweave.io_manager.input_options import InputOptions, input_options
+from dagster_deltaweave.io_manager.loading import InputOptions, input_options
 from deltaweave.errors import SourceError
 from tests.dagster_deltaweave.conftest import Run, failure_messages
 

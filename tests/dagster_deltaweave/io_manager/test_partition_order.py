@@ -31,7 +31,7 @@ from dagster import (
 from pyspark.sql import DataFrame, SparkSession
 
 from dagster_deltaweave import merge_asset
-from dagster_deltaweave.io_manager import earlier_runs, table_write
+from dagster_deltaweave.io_manager import earlier_runs, stores
 from dagster_deltaweave.partitions import ORDER_TAG, partition_positions
 from dagster_deltaweave.tables import MergeDeclaration
 from deltaweave import MergeResult, Table, clauses
@@ -191,14 +191,14 @@ def test_a_newer_partition_is_refused_after_an_older_ones_run_failed(
 def test_of_two_concurrent_commits_the_older_is_retried_and_refused(
     spark: SparkSession, run: Run, table: AssetTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asset, merge = prices(spark), table_write.merge
+    asset, merge = prices(spark), stores.merge_rows
 
     def overtaken(*arguments: Any) -> MergeResult:
-        monkeypatch.setattr(table_write, "merge", merge)
+        monkeypatch.setattr(stores, "merge_rows", merge)
         run(asset, partition=SECOND, tags={ORDER_TAG: "any"})  # it waits for no other run
         return merge(*arguments)
 
-    monkeypatch.setattr(table_write, "merge", overtaken)
+    monkeypatch.setattr(stores, "merge_rows", overtaken)
     result = run(asset, partition=FIRST, raise_on_error=False)
 
     kinds = [event.event_type_value for event in result.all_node_events]

@@ -21,9 +21,9 @@ from dagster import (
     mem_io_manager,
 )
 
-from dagster_deltaweave.io_manager import partition_records
+from dagster_deltaweave.io_manager import transaction_ids
 from dagster_deltaweave.logs import merged_partitions, order_id, records_id
-from dagster_deltaweave.logs.merged_batch import LogAt
+from dagster_deltaweave.logs.delta_log import LogAt
 from dagster_deltaweave.partitions import RECORDED_TAG
 from deltaweave import Lease, Table
 from tests.dagster_deltaweave.made_logs import CREATED, ID, MadeTable, commit, restore
@@ -65,7 +65,7 @@ class RecordedTable(MadeTable):
         step = SimpleNamespace(dagster_run=run, instance=instance)
         context = SimpleNamespace(asset_key=ORDERS, step_context=step, run_id="run")
         of_run = cast("OutputContext", context), cast("Table", self), [partition]
-        return partition_records.partition_records(*of_run)
+        return transaction_ids.partition_records(*of_run)
 
     def merge_partition(self, partition: str) -> None:
         self.commit(self.records(partition))
@@ -78,15 +78,15 @@ class RecordedTable(MadeTable):
 
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordedTable:
-    monkeypatch.setattr(partition_records, "LogOf", lambda snapshot: LogAt(snapshot.data_path))
+    monkeypatch.setattr(transaction_ids, "LogOf", lambda snapshot: LogAt(snapshot.data_path))
     commit(tmp_path, 0, CREATED)
     return RecordedTable(tmp_path)
 
 
 @pytest.fixture
 def without_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_records, "mark_commits_with_run", lambda *_: nullcontext())
-    monkeypatch.setattr(partition_records, "run_created_ms", lambda _: 7)
+    monkeypatch.setattr(transaction_ids, "mark_commits_with_run", lambda *_: nullcontext())
+    monkeypatch.setattr(transaction_ids, "run_created_ms", lambda _: 7)
 
 
 @pytest.mark.usefixtures("without_run")
@@ -144,7 +144,7 @@ def test_a_record_is_older_than_what_any_step_of_the_run_read(
     class Recorder(IOManager):
         def handle_output(self, context: OutputContext, obj: object) -> None:
             of_run = context, cast("Table", table), ["a"]
-            recorded.update(partition_records.partition_records(*of_run))
+            recorded.update(transaction_ids.partition_records(*of_run))
 
         def load_input(self, context: InputContext) -> None:
             return None

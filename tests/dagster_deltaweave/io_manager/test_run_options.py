@@ -12,8 +12,10 @@ from dagster_deltaweave import merge_asset
 from dagster_deltaweave.io_manager.run_options import RunOptions, with_tags
 from dagster_deltaweave.tables import (
     ChangesDeclaration,
+    CurrentTableOptions,
     MergeDeclaration,
     MergeOnReadDeclaration,
+    MergeOnReadOptions,
     TableDeclaration,
     WriteDeclaration,
 )
@@ -26,8 +28,12 @@ MERGE = MergeDeclaration(on="t.id = s.id", sequence_by="n")
 ORDERED = MergeDeclaration(on="t.id = s.id", sequence_by="n", schema_policy="add")
 APPEND = WriteDeclaration(mode="append")
 TEXT = MergeDeclaration(merge_text="MERGE INTO {target} USING {source} …")
-EVENTS = ChangesDeclaration(arguments={})
-APPENDED = MergeOnReadDeclaration(part="changes", view=AssetKey("orders"), arguments={})
+EVENTS = ChangesDeclaration(options=CurrentTableOptions(keys=["id"], sequence_by="n"))
+APPENDED = MergeOnReadDeclaration(
+    part="changes",
+    view=AssetKey("orders"),
+    options=MergeOnReadOptions(keys=["id"], sequence_by="n"),
+)
 
 
 def changed(declaration: TableDeclaration, **tags: str) -> RunOptions:

@@ -55,7 +55,7 @@ from dagster_deltaweave import (
     partition_keys,
     partition_tags,
 )
-from dagster_deltaweave.components.merge_sources import SqlSource
+from dagster_deltaweave.components.table_component import SqlSource
 from dagster_deltaweave.io_manager.op_outputs import OpOutputs
 from deltaweave import Table
 from deltaweave.errors import SourceError, StatementError

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from dagster_deltaweave import Changes, cdc_asset, merge_asset
-from dagster_deltaweave.metadata.column_lineage import table_lineage
+from dagster_deltaweave.metadata.materialization import table_lineage
 from deltaweave import Table, clauses
 from deltaweave.delta.statement.analyzer import parse_statement, resolve
 from deltaweave.delta.statement.lineage import Origin, origins

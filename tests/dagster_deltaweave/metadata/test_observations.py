@@ -20,12 +20,15 @@ from dagster._core.loader import LoadingContextForTest
 from pyspark.sql import SparkSession
 
 from dagster_deltaweave import SparkDeltaIOManager, merge_asset
-from dagster_deltaweave.metadata.merge_summary import STRATEGIES, counted, readable, summary
 from dagster_deltaweave.metadata.metadata_entries import (
     MERGE_COUNTS,
     PHASE_TIMES,
+    STRATEGIES,
     always_zero,
+    counted,
     merge_metadata,
+    readable,
+    summary,
 )
 from deltaweave import MergeMetrics, MergeResult, Table, TouchedFiles
 from deltaweave.engine.report import MERGE_METRICS, StrategyName

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_deltaweave.metadata.statement_text import statement_metadata, wrapped
+from dagster_deltaweave.metadata.metadata_entries import statement_metadata, wrapped
 
 
 @pytest.mark.parametrize(

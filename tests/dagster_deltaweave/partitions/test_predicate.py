@@ -26,7 +26,7 @@ from dagster import (
 from pyspark.sql import DataFrame, SparkSession
 
 from dagster_deltaweave import partition_keys, read_source_partition
-from dagster_deltaweave.components.merge_sources import path_of_partition
+from dagster_deltaweave.components.table_component import path_of_partition
 from dagster_deltaweave.partitions.predicate import partition_predicate
 from deltaweave import Table
 from deltaweave.errors import SourceError, StatementError

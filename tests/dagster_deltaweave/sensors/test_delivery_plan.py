@@ -59,7 +59,7 @@ from dagster_deltaweave.logs import (
     records_id,
     records_of_merge,
 )
-from dagster_deltaweave.logs.merged_batch import LogAt
+from dagster_deltaweave.logs.delta_log import LogAt
 from dagster_deltaweave.partitions import (
     ATTEMPT_TAG,
     HIDDEN,
@@ -376,7 +376,7 @@ def test_a_tick_reads_no_more_of_100_000_partitions_than_of_three(
         store, base = file_system(place)
         return Store(store), base
 
-    for module in ("delta_log", "held_partitions", "merged_batch"):
+    for module in ("delta_log", "held_partitions"):
         monkeypatch.setattr(f"dagster_deltaweave.logs.{module}.file_system", counted)
     records, reads = records_id("11111111", ORDERS), []
     for number in (3, 100_000):

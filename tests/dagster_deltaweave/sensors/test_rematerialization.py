@@ -32,7 +32,7 @@ from dagster_deltaweave import (
 )
 from dagster_deltaweave.logs.changeset_log import PendingChanges, batches_after, pending_changes
 from dagster_deltaweave.sensors import rematerialization
-from dagster_deltaweave.tables.merge_on_read import MergeOnReadLocations
+from dagster_deltaweave.tables.locator import MergeOnReadLocations
 from deltaweave import MergeOnReadTable
 from deltaweave.errors import SourceError
 from tests.dagster_deltaweave.ticks import run_keys

@@ -1,38 +1,121 @@
-"""The schema policy: columns that a table lacks are an error, added, or added and widened."""
+"""The table of an output before it is written: its location, its columns, and its version.
+
+A table that is missing is created. Columns that a table lacks are an error, are added, or are added
+and widened, by the schema policy.
+
+The version at which a write starts is the newest that the function can have read. Other writers may
+commit after the function has read and before its rows are written. A write that replaces rows would
+undo their changes if it started at the newest version. So it starts at the version from before the
+function began, and Delta refuses the commit if another one changed the rows that are replaced. The
+run then tries again. Dagster's event log says when the function's step began, and the table's log
+says when a commit was made.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dagster import DagsterEventType, OutputContext
 from pyspark.sql.types import StructField, StructType
 
+import deltaweave
+from dagster_deltaweave.logs import version_with_rows_of
+from dagster_deltaweave.storage import local_path
 from dagster_deltaweave.tables import (
     TYPE_WIDENING,
-    MergeDeclaration,
     TableDeclaration,
+    TableLocator,
     check_owner,
+    check_parents,
+    check_places,
+    full_names,
+    path_under,
+    with_owner,
 )
+from deltaweave import Table
 from deltaweave.delta.commit import alone_on_local_disk, is_unwritten
 from deltaweave.delta.jvm import translated
 from deltaweave.errors import NOTHING_WRITTEN, DeltaweaveError, StatementError
-from deltaweave.identifiers import table_name, unquoted
+from deltaweave.identifiers import literal, table_name
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
-    from deltaweave import Table
+
+_DENIED = ("AccessDenied", "AccessControl", "Forbidden", "Permission denied")
+
+
+def check_location(
+    context: OutputContext, locator: TableLocator, table: Table, declaration: TableDeclaration
+) -> TableDeclaration:
+    """Refuse a table at a location that holds another table's data.
+
+    Returns:
+        The declaration; that of a table in a schema also says whose it is.
+
+    Raises:
+        StatementError: It would be inside another table, around one, at its path, or another asset
+            created it. Or it has a name now, and the asset has a table at its key.
+    """
+    spark = table.spark
+    is_made = table.exists()
+    location = table.location() if is_made else table.planned_location()
+    check_places(
+        context,
+        locator.path_or_name,
+        full_names(spark),
+        location,
+        declaration,
+        is_made=is_made,
+        is_table=lambda path: _is_table(spark, path),
+    )
+    if not is_made:
+        check_parents(table.path_or_name, location, lambda path: _is_table(spark, path))
+    if declaration.table is not None or locator.is_under_root(declaration):
+        return declaration
+    declaration = with_owner(declaration, context.asset_key)
+    if is_made:
+        check_owner(table, declaration)
+    else:
+        _refuse_to_begin_anew(locator, context, table)
+    return declaration
+
+
+def _refuse_to_begin_anew(locator: TableLocator, context: OutputContext, table: Table) -> None:
+    """Raise if the asset's table was at its key until it got a schema: it would start empty."""
+    try:
+        before = path_under(locator.root, context.asset_key)
+    except StatementError:
+        return  # there can be none
+    if not deltaweave.Table(table.spark, before).exists():
+        return
+    raise StatementError(
+        f"there is no such table, but the asset has one at {before}, whose rows it would lack.",
+        table=table.path_or_name,
+        operation="locating",
+        state="Nothing was written.",
+        hint="Give that table its name: CREATE TABLE "
+        f"{table.path_or_name} USING delta LOCATION {literal(before)}. Or move it away.",
+    )
+
+
+def _is_table(spark: SparkSession, path: str) -> bool:
+    """Return whether there is a table in a directory above a new one."""
+    local = local_path(path)
+    if local is not None and not (local / "_delta_log").is_dir():
+        return False  # as nearly always, without asking the JVM
+    try:
+        return deltaweave.Table(spark, path).exists()
+    except DeltaweaveError as error:
+        if any(word in str(error) for word in _DENIED):
+            return False  # above what this deployment may read, there are tables of others alone
+        raise
 
 
 _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
-
-
-def rows_of_table(declaration: TableDeclaration, changes: DataFrame) -> DataFrame:
-    """Drop the columns that only clauses use from the changes."""
-    if isinstance(declaration, MergeDeclaration):
-        return changes.drop(*declaration.except_column_list)
-    return changes
 
 
 def is_written(table: Table) -> bool:
@@ -61,10 +144,7 @@ def refuse_missing_columns(table: Table, declaration: TableDeclaration, changes:
     Raises:
         StatementError: It names the argument, the column, and the existing columns.
     """
-    if not isinstance(declaration, MergeDeclaration):
-        return
-    sequence = () if declaration.sequence_by is None else (unquoted(declaration.sequence_by),)
-    named = {"keys": declaration.keys, "sequence_by": sequence}
+    named = declaration.named_columns
     if not any(named.values()):
         return
     columns = {
@@ -87,13 +167,13 @@ def refuse_missing_columns(table: Table, declaration: TableDeclaration, changes:
 
 
 def _table_columns(
-    table: Table, declaration: MergeDeclaration, changes: DataFrame
+    table: Table, declaration: TableDeclaration, changes: DataFrame
 ) -> Sequence[str]:
     """Return the columns of the table, or of the one that would be created."""
     if table.exists() and not is_unwritten(there := table.snapshot()):
         return there.schema.names
     if declaration.schema is None:
-        return rows_of_table(declaration, changes).columns
+        return declaration.table_rows(changes).columns
     if isinstance(declaration.schema, str):
         return table.spark.createDataFrame([], declaration.schema).columns
     return declaration.schema.names
@@ -114,7 +194,7 @@ def prepare_table(
         StatementError: The policy is strict and the changes have columns that the table lacks, or
             their sequence has another type than the table's.
     """
-    rows = rows_of_table(declaration, changes)
+    rows = declaration.table_rows(changes)
     created = table.create_if_missing(
         _created_schema(declaration, rows.schema),
         declaration.partition_by,
@@ -124,14 +204,12 @@ def prepare_table(
         description=description,
     )
     check_owner(table, declaration)  # another asset may have created it just now
-    if declaration.schema_policy == "strict":
-        # A MERGE text itself says which columns of its source it uses.
-        if not (isinstance(declaration, MergeDeclaration) and declaration.merge_text):
-            _refuse_unknown_columns(table, rows.schema)
+    if declaration.refuses_unknown_columns:
+        _refuse_unknown_columns(table, rows.schema)
     elif declaration.schema_policy == "widen" and not created:
         _enable_widening(table)
-    if isinstance(declaration, MergeDeclaration) and declaration.sequence_by and not created:
-        _refuse_other_sequence(table, unquoted(declaration.sequence_by), rows.schema)
+    if declaration.sequence and not created:
+        _refuse_other_sequence(table, declaration.sequence, rows.schema)
 
 
 def _created_schema(declaration: TableDeclaration, schema: StructType) -> StructType | str:
@@ -199,3 +277,78 @@ def _enable_widening(table: Table) -> None:
                 operation="enabling type widening",
             ):
                 table.spark.sql(f"ALTER TABLE {target} {set_property}")
+
+
+_BEGINNINGS = {DagsterEventType.STEP_START, DagsterEventType.STEP_RESTARTED}
+_LOOKED_AT = 100
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a write's transaction starts.
+
+    Attributes:
+        version: The version; None for the newest version if the rows were not computed from the
+            table.
+        reads_all: Whether the rows may have been computed from all rows of that version, or only
+            from those that they replace.
+    """
+
+    version: int | None
+    reads_all: bool
+
+
+def start_of_write(
+    context: OutputContext, table: Table, *, adds_only: bool = False, predicate: str | None = None
+) -> Start:
+    """Return where the write of the asset's output starts.
+
+    Args:
+        context: The context of the asset's output.
+        table: The asset's table, which exists.
+        adds_only: Whether the write replaces no rows.
+        predicate: Which rows it replaces; None for all.
+
+    Raises:
+        CommitConflictError: Another writer created the table with rows since the function began.
+    """
+    definition = context.step_context.assets_def
+    reads_itself = definition is not None and context.asset_key in definition.dependency_keys
+    if adds_only and not reads_itself:
+        return Start(None, reads_all=False)
+    version = version_with_rows_of(table, began_ms(context))
+    return Start(version, reads_all=reads_itself or predicate is None)
+
+
+def began_ms(context: OutputContext) -> int:
+    """Return when this attempt of the step began, in ms since 1970; if unknown, when the run did.
+
+    The ops of a graph asset hand on what the first of them read: it began when the run did, or the
+    run that this one continues.
+    """
+    step = context.step_context
+    if len(step.node_handle.path) > 1:
+        return run_created_ms(context)
+    cursor = None
+    while True:
+        events = step.instance.get_records_for_run(
+            step.run_id, cursor=cursor, of_type=_BEGINNINGS, limit=_LOOKED_AT, ascending=False
+        )
+        for record in events.records:
+            event = record.event_log_entry
+            if event.step_key == step.step.key:
+                return int(event.timestamp * 1000)
+        if not events.has_more:
+            return _created_ms(context, step.run_id)
+        cursor = events.cursor
+
+
+def run_created_ms(context: OutputContext) -> int:
+    """Return when the run, or the first that it continues, was created, in ms since 1970."""
+    run = context.step_context.dagster_run
+    return _created_ms(context, run.root_run_id or run.run_id)
+
+
+def _created_ms(context: OutputContext, run_id: str) -> int:
+    run = context.step_context.instance.get_run_record_by_id(run_id)
+    return 0 if run is None else int(run.create_timestamp.timestamp() * 1000)

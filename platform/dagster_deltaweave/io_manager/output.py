@@ -1,0 +1,144 @@
+"""An output of an asset: what is to be stored, what was stored, and what is recorded of it.
+
+Once the rows are committed, no error fails the run, because a retry would apply them twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dagster import AssetMaterialization
+
+from dagster_deltaweave.io_manager.transaction_ids import record_applied_before
+from dagster_deltaweave.metadata import (
+    TABLE_VERSION,
+    in_order,
+    record_data_version,
+    table_metadata,
+    warnings_metadata,
+)
+from dagster_deltaweave.partitions import lists_partitions
+from dagster_deltaweave.tables import touched_upstreams
+
+if TYPE_CHECKING:
+    from dagster import AssetKey, OutputContext
+    from pyspark.sql import DataFrame
+
+    from dagster_deltaweave.tables import Changes, TableLocator
+    from deltaweave import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """What a run stores in the table of an asset.
+
+    Attributes:
+        context: The context of the asset's output.
+        tables: Where the tables of the IO manager are.
+        table: The asset's table, which may be missing.
+        changes: What the asset's function returned.
+        rows: The rows of it that are written.
+        partitions: The run's partitions.
+        explain: Whether a merge is explained before it runs.
+        wait_seconds: How long a merge waits for one run of an older partition, in s.
+    """
+
+    context: OutputContext
+    tables: TableLocator
+    table: Table
+    changes: Changes
+    rows: DataFrame
+    partitions: Sequence[str]
+    explain: bool
+    wait_seconds: float
+
+    @property
+    def upstreams(self) -> list[AssetKey]:
+        """The upstreams that the asset reads by touched or changed rows alone."""
+        definition = self.context.step_context.assets_def
+        return touched_upstreams(definition) if definition else []
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What was committed, and how it is recorded.
+
+    Attributes:
+        version: The committed version; None if there is none, or it is unknown.
+        record: Records it and returns the metadata of the materialization.
+        warnings: What already failed after the commit.
+        was_applied_before: Whether the table holds what the run applies, so nothing was committed.
+    """
+
+    version: int | None
+    record: Callable[[], Mapping[str, Any]]
+    warnings: Sequence[str] = ()
+    was_applied_before: bool = False
+
+
+@dataclass(frozen=True)
+class AfterCommit:
+    """Recording after the commit: errors become warnings, because a retry would apply rows twice.
+
+    Attributes:
+        context: The context of the asset's output.
+        warnings: A sentence for each failure so far.
+    """
+
+    context: OutputContext
+    warnings: list[str] = field(default_factory=list)
+
+    def attempt(self, what: str, recorded: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Call a recording function; if it fails, note a warning and return an empty mapping."""
+        try:
+            return recorded()
+        except Exception as error:
+            self.warnings.append(f"{what} is left out: {error}")
+            return {}
+
+    def add_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Add the metadata, and the warnings to it and to the run's log."""
+        shown = {**metadata, **warnings_metadata(self.warnings)}
+        try:
+            self.context.add_output_metadata(shown)
+        except Exception as error:
+            self.warnings.append(f"the metadata is left out: {error}")
+        for warning in self.warnings:
+            self.context.log.warning(f"The rows are committed, with a warning: {warning}")
+
+
+def record_stored(output: Output, stored: Stored) -> None:
+    """Record what was stored: its partitions, its data version, its metadata."""
+    context, table = output.context, output.table
+    after = AfterCommit(context, list(stored.warnings))
+    if stored.was_applied_before:
+        after.attempt("what it merged before", lambda: record_applied_before(context, table))
+    after.attempt("the data version", lambda: _record_version(context, stored.version))
+    metadata = after.attempt("what was recorded of it", stored.record)
+    of_table = after.attempt("the table's metadata", lambda: _metadata_as_recorded(table, metadata))
+    after.add_metadata(in_order(metadata, of_table))
+    record_listed_partitions(context, output.partitions)
+
+
+def record_listed_partitions(context: OutputContext, partitions: Sequence[str]) -> None:
+    """Record the run's partitions if its tags list them."""
+    if lists_partitions(context):
+        # Dagster itself records only a partition or range that its own tags name.
+        for partition in partitions:
+            context.log_event(AssetMaterialization(context.asset_key, partition=partition))
+
+
+def _record_version(context: OutputContext, version: int | None) -> dict[str, Any]:
+    """Make the version the data version, until `Stored.record` sets a more exact one."""
+    if version is not None:
+        record_data_version(context, version)
+    return {}
+
+
+def _metadata_as_recorded(table: Table, recorded: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the metadata of the recorded version; of the newest version if none was recorded."""
+    if not table.exists():  # a first batch without events creates no table
+        return {}
+    return table_metadata(table, recorded.get(TABLE_VERSION))

@@ -20,6 +20,7 @@ These names are imported because Dagster offers no public way:
 - `StepOutputHandle`: names the output of a step, whose IO manager and context it gives.
 - `BulkActionsFilter`, `BulkActionStatus`, `BULK_ACTION_TERMINAL_STATUSES`: which backfills go on,
   and which have ended.
+- `PartitionBackfill`, `AssetBackfillData`: the types of a backfill, and of what its daemon notes.
 - `RANGE_TAGS`: likewise, the tags for the first and the last partition of a run of several.
 - `InMemoryJob`, `execute_run`, `location_origins_from_yaml_paths`, `RemoteRepositoryOrigin`,
   `SINGLETON_REPOSITORY_NAME`: what executes a run in this process that belongs to a code location;
@@ -39,10 +40,12 @@ from dagster._core.definitions.metadata.metadata_value import ObjectMetadataValu
 from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.execution.api import execute_run
+from dagster._core.execution.asset_backfill import AssetBackfillData
 from dagster._core.execution.backfill import (
     BULK_ACTION_TERMINAL_STATUSES,
     BulkActionsFilter,
     BulkActionStatus,
+    PartitionBackfill,
 )
 from dagster._core.execution.plan.outputs import StepOutputHandle
 from dagster._core.remote_origin import RemoteRepositoryOrigin
@@ -75,6 +78,7 @@ __all__ = [
     "RUN_KEY_TAG",
     "SENSOR_NAME_TAG",
     "SINGLETON_REPOSITORY_NAME",
+    "AssetBackfillData",
     "AssetCheckExecutionRecordStatus",
     "AssetGraph",
     "BulkActionStatus",
@@ -82,6 +86,7 @@ __all__ = [
     "CheckError",
     "InMemoryJob",
     "ObjectMetadataValue",
+    "PartitionBackfill",
     "RemoteRepositoryOrigin",
     "StepOutputHandle",
     "TableMetadataSet",

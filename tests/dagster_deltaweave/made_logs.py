@@ -18,8 +18,15 @@ ID = "11111111-2222"
 CREATED = {"metaData": {"id": ID}}
 
 
-def commit(table: Path, version: int, *actions: Mapping[str, Any], operation: str = "") -> None:
-    info = {"commitInfo": {"operation": operation or "MERGE", "operationParameters": {}}}
+def commit(
+    table: Path,
+    version: int,
+    *actions: Mapping[str, Any],
+    operation: str = "",
+    read: int | None = None,
+) -> None:
+    said = {"operation": operation or "MERGE", "operationParameters": {}, "readVersion": read}
+    info = {"commitInfo": said}
     log = table / "_delta_log"
     log.mkdir(exist_ok=True)
     text = "\n".join(json.dumps(action) for action in (info, *actions))

@@ -23,7 +23,8 @@ from dagster import (
     asset,
 )
 
-from dagster_deltaweave.dagster_private import StepOutputHandle, TableMetadataSet
+from dagster_deltaweave.dagster_private import TableMetadataSet
+from dagster_deltaweave.io_manager import wait_of_step
 from dagster_deltaweave.metadata import statement_metadata
 from dagster_deltaweave.tables import (
     MergeDeclaration,
@@ -161,8 +162,4 @@ def _wait_for_older() -> None:
         step = context.op_execution_context.get_step_execution_context()
     except DagsterError:  # called without a run, as unit tests do
         return
-    for output in step.step.step_outputs:
-        handle = StepOutputHandle(step.step.key, output.name)
-        wait = getattr(step.get_io_manager(handle), "wait_for_older", None)
-        if wait is not None and output.properties.asset_key is not None:
-            wait(step.get_output_context(handle))
+    wait_of_step(step)

@@ -14,6 +14,7 @@
 - `merge_order`: merges of partitions in order: the lease, and the refusal of older ones.
 - `earlier_runs`: a run waits for the runs of older partitions.
 - `rows_by_key`: one row for each key, or an error.
+- `step_waits`: it waits before its inputs are loaded.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dagster_deltaweave.io_manager.change_events import STREAM_TAG, StreamRun, o
 from dagster_deltaweave.io_manager.delta_io_manager import SparkDeltaIOManager
 from dagster_deltaweave.io_manager.frames import TypeHandler
 from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient
+from dagster_deltaweave.io_manager.step_waits import wait_of_step
 
 __all__ = [
     "STREAM_TAG",
@@ -30,4 +32,5 @@ __all__ = [
     "TypeHandler",
     "observe_pending",
     "retry_run_if_transient",
+    "wait_of_step",
 ]

@@ -34,12 +34,13 @@ from dagster_deltaweave.io_manager.run_options import (
     with_tags,
 )
 from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient
+from dagster_deltaweave.io_manager.step_waits import attempt_of_step, wait_before_inputs
 from dagster_deltaweave.io_manager.stores import rebuild, store, store_nothing
 from dagster_deltaweave.io_manager.target_table import check_location, stating_empty_table
 from dagster_deltaweave.partitions import output_is_full_refresh, output_partition_keys
 from dagster_deltaweave.run_mark import mark_commits_with_run
 from dagster_deltaweave.spark import SparkResource
-from dagster_deltaweave.tables import Namespace, TableLocator
+from dagster_deltaweave.tables import MergeDeclaration, Namespace, TableLocator
 from deltaweave.delta.commit import without_session_pair
 from deltaweave.locations import check_given_location
 
@@ -154,14 +155,30 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         return ()
 
     _of_ops: OpOutputs = PrivateAttr(default_factory=OpOutputs)
+    _have_waited: set[tuple[str, str, int, str]] = PrivateAttr(default_factory=set)
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
         """Let go of what ops of the run returned."""
         self._of_ops.forget()
+        self._have_waited.clear()
 
-    def wait_for_older(self, context: OutputContext) -> None:
-        """Wait for the runs of older partitions, before the asset's function runs."""
-        wait_before_function(context, self.locator, self._options(context))
+    def wait_for_older(self, context: OutputContext, *, has_inputs: bool = True) -> None:
+        """Wait for the runs of older partitions, before the asset's function runs.
+
+        An attempt of a step looks for them once: before it loads its first input from a table, or
+        before the function.
+
+        Args:
+            context: The context of the asset's output.
+            has_inputs: Whether the step has loaded its inputs.
+        """
+        attempt = attempt_of_step(context)
+        is_merged = isinstance(declaration_of(context), MergeDeclaration)
+        if not is_merged or attempt in self._have_waited:
+            return
+        options = self._options(context)
+        wait_before_function(context, self.locator, options, has_inputs=has_inputs)
+        self._have_waited.add(attempt)
 
     def handle_output(self, context: OutputContext, obj: object) -> None:
         """Store what the asset function returned, and record the result."""
@@ -218,6 +235,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
 
     def load_input(self, context: InputContext) -> Any:
         """Load the upstream asset's table, its partitions, or what changed, as the input asks."""
+        wait_before_inputs(context)
         if not context.has_asset_key:
             return self._of_ops.load(context)
         if within := self._of_ops.in_graph(context):

@@ -3,33 +3,44 @@
 Dagster knows for which partitions runs were created, and which of these were materialized. The run
 waits for partitions from the newest merged one up to its own whose runs are queued or in progress.
 These include the newest merged partition if it is merged again, and others of the same time, such
-as another region's. If the run of such a partition failed, the waiting run fails too: once a newer
-partition is merged, an older one can only be merged out of order.
+as another region's. It waits for those, too, for which a backfill in progress has still to make
+runs. If the run of such a partition failed, the waiting run fails too: once a newer partition is
+merged, an older one can only be merged out of order.
 
-Before its asset's function, a run waits as a step that Dagster tries again later. Where another
-attempt would do more than wait, it waits in its step: after the function, which may have other
-outputs, and where attempts are not allowed or are those of the asset's own policy. Either way its
-slot in a pool is free meanwhile. If the asset loads its own table, one more attempt loads it again.
+Before its inputs are loaded and its asset's function is called, a run waits as a step that Dagster
+tries again later. Where another attempt would do more than wait, it waits in its step: after the
+function, which may have other outputs, and where attempts are not allowed or are those of the
+asset's own policy. Either way its slot in a pool is free meanwhile. If the asset has loaded its own
+table before it waited, one more attempt loads it again.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
 
-from dagster_deltaweave.dagster_private import NOT_FINISHED_STATUSES, PRIORITY_TAG
+from dagster_deltaweave.dagster_private import (
+    BACKFILL_ID_TAG,
+    FINISHED_STATUSES,
+    NOT_FINISHED_STATUSES,
+    PRIORITY_TAG,
+    CheckError,
+    PartitionBackfill,
+)
 from dagster_deltaweave.io_manager.run_retry import WaitsForOlder, waits_of_step
 from dagster_deltaweave.partitions import (
     ORDER_TAG,
     WAITED_TAG,
     Positions,
+    backfills_in_progress,
     by_run,
     is_under_way,
+    left_to_backfill,
     partitions_of_run,
     planned_assets,
     unmerged_attempts,
@@ -43,6 +54,8 @@ _QUEUED = (DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED)
 _FAILED = (DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
 _QUEUED_SECONDS = 60
 _LET_GO_FIRST = 20
+# The daemon writes after each 25 runs for which partitions it has made some.
+_MADE_LOOKED_AT = 200
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 15.0  # in the step
 _SHORTEST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 5.0, 60.0
 
@@ -53,13 +66,27 @@ class _Attempt:
 
     Attributes:
         partition: The partition.
-        run: The run.
-        is_under_way: Whether it is queued or runs, or Dagster will try it again.
+        run: The run; None if a backfill has still to make it.
+        is_under_way: Whether it is queued or runs, or Dagster will make it or try it again.
+        backfill: The backfill that has still to make it, or has just made it.
     """
 
     partition: str
-    run: DagsterRun
+    run: DagsterRun | None
     is_under_way: bool
+    backfill: str = ""
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether the run is in the queue."""
+        return self.run is not None and self.run.status in _QUEUED
+
+    @property
+    def name(self) -> str:
+        """What is awaited, in a text."""
+        if self.run is None:
+            return f"backfill {self.backfill} to make a run of the older partition {self.partition}"
+        return f"run {self.run.run_id} of an older partition"
 
 
 @dataclass(frozen=True)
@@ -81,7 +108,9 @@ class EarlierRuns:
     wait_seconds: float
     _since: dict[str, float] = field(default_factory=dict, init=False)
 
-    def wait(self, newest_merged: Callable[[], str | None], *, has_rows: bool) -> None:
+    def wait(
+        self, newest_merged: Callable[[], str | None], *, has_rows: bool, has_inputs: bool = True
+    ) -> None:
         """Return once Dagster knows no older partition that must still be merged.
 
         Args:
@@ -89,10 +118,11 @@ class EarlierRuns:
                 was asked, and only if an older partition is not materialized.
             has_rows: Whether the asset's function was called and gave rows: a run that has none
                 may pass one that failed.
+            has_inputs: Whether the asset's inputs are loaded.
 
         Raises:
-            WaitsForOlder: The run of an older partition is under way, and Dagster may call the
-                function later.
+            WaitsForOlder: The run of an older partition is under way or to be made, and Dagster may
+                call the function later.
             OutOfOrderError: It failed, or took too long.
         """
         step, awaited = self.context.step_context, None
@@ -112,14 +142,14 @@ class EarlierRuns:
                 without_slot.enter_context(_without_pool_slot(self.context))
                 time.sleep(min(_LONGEST_PAUSE_SECONDS, _SHORTEST_PAUSE_SECONDS + waited / 10))
 
-        if awaited is not None and self._loads_itself:
+        if awaited is not None and has_inputs and self._loads_itself:
             raise self._later(awaited, 0)
 
     def _later(self, awaited: _Attempt, pause: float) -> WaitsForOlder | OutOfOrderError:
         """Return what makes Dagster retry the step; the run's error if it may not retry."""
         step = self.context.step_context
         if not step.retry_mode.disabled:
-            return WaitsForOlder(step.previous_attempt_count + 1, pause, awaited.run.run_id)
+            return WaitsForOlder(step.previous_attempt_count + 1, pause, awaited.name)
         problem = "is merged by now, and this run had loaded its own table before"
         return self._error(awaited, problem, "Execute this run again.")
 
@@ -155,14 +185,32 @@ class EarlierRuns:
     def _attempts(self, newest_merged: Callable[[], str | None]) -> list[_Attempt]:
         """Return the runs of older partitions that must still be merged, oldest first."""
         own = self.positions(self._own)
+        # Before the runs: a partition whose run is made meanwhile is then found twice.
+        left = self._left_to_backfills()
         older = [each for each in self._others() if each[0] < own]
-        if not older:
+        if not older and not left:
             return []
         newest = newest_merged()
         after = None if newest is None else self.positions(newest)
         known = {key: run for at, key, run in older if after is None or at >= after}
+        left = {
+            key: each for key, each in left.items() if after is None or self.positions(key) >= after
+        }
+        found = {**left, **self._of_runs(known, newest, awaited=left)}
+        return sorted(found.values(), key=lambda each: self.positions(each.partition))
+
+    def _of_runs(
+        self, known: Mapping[str, str], newest: str | None, *, awaited: Collection[str]
+    ) -> dict[str, _Attempt]:
+        """Return the runs of older partitions that must still be merged.
+
+        Args:
+            known: Partition to its last run.
+            newest: The newest merged partition; None for none.
+            awaited: Partitions that a backfill will run, whatever became of their last runs.
+        """
         if not known:
-            return []
+            return {}
         records = self._instance.get_run_records(RunsFilter(run_ids=list(known.values())))
         by_id = {each.dagster_run.run_id: each for each in records}
         found = [
@@ -172,14 +220,74 @@ class EarlierRuns:
         ]
         others = self._others_under_way([each for each in found if not each.is_under_way])
         found = [others.get(each.partition, each) for each in found]
-        found = [
-            each
+        return {
+            each.partition: each
             for each in found
             if each.is_under_way
             # A run that was killed after its commit has merged its partition.
-            or (each.run.status in _FAILED and each.partition != newest)
-        ]
-        return sorted(found, key=lambda each: self.positions(each.partition))
+            or (
+                each.run is not None
+                and each.run.status in _FAILED
+                and each.partition != newest
+                and each.partition not in awaited
+            )
+        }
+
+    def _left_to_backfills(self) -> dict[str, _Attempt]:
+        """Return what backfills in progress have still to run of older partitions."""
+        own, found = self.positions(self._own), dict[str, _Attempt]()
+        left: dict[tuple[str, str], None] = {}
+        for backfill in backfills_in_progress(self._instance):
+            for each in left_to_backfill(backfill, self.context.asset_key, self._materializes):
+                at = None if each in self.partitions else self.positions(each)
+                if at is not None and at < own:
+                    left[backfill.backfill_id, each] = None
+        made = self._made_by_backfills({backfill_id for backfill_id, _ in left})
+        for backfill_id, each in left:
+            run = made.get((backfill_id, each))
+            if run is None or run.status not in FINISHED_STATUSES:
+                found[each] = _Attempt(each, run, is_under_way=True, backfill=backfill_id)
+        return found
+
+    def _made_by_backfills(self, backfills: Collection[str]) -> dict[tuple[str, str], DagsterRun]:
+        """Return the newest runs that backfills have made already, by backfill and partition.
+
+        The daemon writes that it has made runs only once it has made several.
+        """
+        if not backfills:
+            return {}
+        asset, definition = self.context.asset_key, self.context.asset_partitions_def
+        wanted = RunsFilter(tags={BACKFILL_ID_TAG: sorted(backfills)})
+        made: dict[tuple[str, str], DagsterRun] = {}
+        for run in self._instance.get_runs(wanted, limit=_MADE_LOOKED_AT):
+            if run.asset_selection is not None and asset not in run.asset_selection:
+                continue
+            for partition in partitions_of_run(run, definition, self._instance):
+                made.setdefault((run.tags[BACKFILL_ID_TAG], partition), run)
+        return made
+
+    def _materializes(self, backfill: PartitionBackfill) -> bool:
+        """Return whether the job of a backfill materializes the asset."""
+        if backfill.asset_selection is not None:
+            return self.context.asset_key in backfill.asset_selection
+        own, origin = self._run.remote_job_origin, backfill.partition_set_origin
+        if own is not None and origin is not None:
+            location = origin.repository_origin.code_location_origin
+            if own.location_name != location.location_name:
+                return False  # which may have jobs of the same name
+        job = backfill.job_name
+        return job is not None and (job == self._run.job_name or self._has_job(job))
+
+    def _has_job(self, name: str) -> bool:
+        """Return whether a job of the run's code location materializes the asset."""
+        try:
+            repository = self.context.step_context.repository_def
+        except CheckError:  # a run outside of a code location
+            return False
+        if not repository.has_job(name):
+            return False
+        layer = repository.get_job(name).asset_layer
+        return self.context.asset_key in layer.executable_asset_keys
 
     def _others_under_way(self, ended: Sequence[_Attempt]) -> dict[str, _Attempt]:
         """Return runs in progress of partitions whose newest run has ended."""
@@ -196,6 +304,7 @@ class EarlierRuns:
 
     def _refused(self, failed: _Attempt) -> OutOfOrderError:
         """Return this run's error for a failed run of an older partition."""
+        assert failed.run is not None
         return self._error(
             failed,
             f"was not merged, because its run {failed.run.run_id} failed",
@@ -205,12 +314,18 @@ class EarlierRuns:
 
     def _waited(self, attempts: Sequence[_Attempt]) -> float:
         """Return how long the run has waited for the oldest of these, in s; raise if too long."""
-        oldest, awaited = attempts[0], attempts[0].run.run_id
+        oldest, awaited = attempts[0], attempts[0].name
         if awaited not in self._since:
-            earlier = [at for at, whom in waits_of_step(self.context) if awaited in whom]
+            text = f"waits for {awaited};"
+            earlier = [at for at, whom in waits_of_step(self.context) if text in whom]
             self._since[awaited] = min(earlier, default=time.time())
+            of = (
+                f"run {oldest.run.run_id} of"
+                if oldest.run
+                else f"backfill {oldest.backfill} to run"
+            )
             self.context.log.info(
-                f"This run waits for run {awaited} of partition {oldest.partition}, "
+                f"This run waits for {of} partition {oldest.partition}, "
                 f"which is older and is to be merged before {self._own}."
             )
             if not earlier:
@@ -218,28 +333,43 @@ class EarlierRuns:
         waited = time.time() - self._since[awaited]
         gives_way = waited > _QUEUED_SECONDS and self._blocks(oldest)
         if gives_way or waited >= self.wait_seconds:
-            status = "is still in the queue" if gives_way else "has not ended"
-            raise self._error(
-                oldest,
-                f"is still to be merged, and its run {awaited} {status} after {waited:.0f} s",
-                "Execute this run again once that one has ended.",
-            )
+            raise self._waited_too_long(oldest, waited, gives_way=gives_way)
         return waited
+
+    def _waited_too_long(
+        self, oldest: _Attempt, waited: float, *, gives_way: bool
+    ) -> OutOfOrderError:
+        """Return this run's error for an older partition that is not merged in time."""
+        if oldest.run is None:
+            which = "and waits for others in the queue " if gives_way else ""
+            whose = f"backfill {oldest.backfill} has not made its run {which}"
+            hint = "Execute this run again once that one has ended, or cancel the backfill."
+        else:
+            status = "is still in the queue" if gives_way else "has not ended"
+            whose = f"its run {oldest.run.run_id} {status} "
+            hint = "Execute this run again once that one has ended."
+        return self._error(oldest, f"is still to be merged, and {whose}after {waited:.0f} s", hint)
 
     def _blocks(self, oldest: _Attempt) -> bool:
         """Return whether this run may keep the awaited run in the queue and must make room for it.
 
+        A backfill that has still to make a run may wait for its other runs that are in the queue.
         Of all waiting runs, the one with the newest partition makes room.
         """
-        if oldest.run.status not in _QUEUED:
+        if not (oldest.is_queued or (oldest.run is None and self._is_in_queue(oldest.backfill))):
             return False
         own, started = self.positions(self._own), [DagsterRunStatus.STARTED]
         newer = [run_id for position, _, run_id in self._others() if position > own]
         return not (newer and _runs(self._instance, run_ids=newer, statuses=started))
 
+    def _is_in_queue(self, backfill: str) -> bool:
+        """Return whether runs of a backfill are in the queue."""
+        of_it = RunsFilter(statuses=list(_QUEUED), tags={BACKFILL_ID_TAG: backfill})
+        return bool(self._instance.get_runs(of_it, limit=1))
+
     def _let_go_first(self, attempts: Sequence[_Attempt]) -> None:
         """Raise the priority of queued attempts: Dagster then starts them first, oldest first."""
-        queued = [each.run for each in attempts if each.run.status in _QUEUED]
+        queued = [each.run for each in attempts if each.run and each.is_queued]
         priority = _priority(self._run)
         for run in reversed(queued[:_LET_GO_FIRST]):
             if (own := _priority(run)) > priority:

@@ -147,10 +147,18 @@ def lease_of_run(
     return merged.lease_of(partitions, starts_over=is_any)
 
 
-def wait_before_function(context: OutputContext, tables: TableLocator, options: RunOptions) -> None:
+def wait_before_function(
+    context: OutputContext, tables: TableLocator, options: RunOptions, *, has_inputs: bool
+) -> None:
     """Wait for older partitions already before the asset's function is called.
 
     A run out of order is not refused yet: its function may return None.
+
+    Args:
+        context: The context of the asset's output.
+        tables: Finds the asset's table.
+        options: How the run writes the asset.
+        has_inputs: Whether its inputs are loaded.
 
     Raises:
         WaitsForOlder: Dagster is to call it later.
@@ -162,7 +170,8 @@ def wait_before_function(context: OutputContext, tables: TableLocator, options: 
         return
     with retry_run_if_transient(declaration.retries, context):
         table = tables.table(context.asset_key, declaration)
-        _wait(context, table, positions, partitions, options.wait_seconds, has_rows=False)
+        seconds = options.wait_seconds
+        _wait(context, table, positions, partitions, seconds, has_rows=False, has_inputs=has_inputs)
 
 
 def _is_any(context: OutputContext) -> bool:
@@ -177,6 +186,7 @@ def _wait(
     wait_seconds: float,
     *,
     has_rows: bool,
+    has_inputs: bool = True,
 ) -> MergedPartitions | None:
     """Wait for older partitions; return what was merged at the last look, if one was needed."""
     name, merged = table.path_or_name, None
@@ -189,7 +199,7 @@ def _wait(
         return merged.newest or _newest_materialized(context, table, positions, partitions)
 
     earlier = EarlierRuns(context, name, partitions, positions, wait_seconds)
-    earlier.wait(newest, has_rows=has_rows)
+    earlier.wait(newest, has_rows=has_rows, has_inputs=has_inputs)
     return merged
 
 

@@ -69,13 +69,14 @@ class Stored:
         version: The committed version; None if there is none, or it is unknown.
         record: Records it and returns the metadata of the materialization.
         warnings: What already failed after the commit.
-        was_applied_before: Whether the table holds what the run applies, so nothing was committed.
+        applied_before: The transaction ids of what the run applies, if the table holds it, so that
+            nothing was committed; empty otherwise.
     """
 
     version: int | None
     record: Callable[[], Mapping[str, Any]]
     warnings: Sequence[str] = ()
-    was_applied_before: bool = False
+    applied_before: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,10 @@ def record_stored(output: Output, stored: Stored) -> None:
     """Record what was stored: its partitions, its data version, its metadata."""
     context, table = output.context, output.table
     after = AfterCommit(context, list(stored.warnings))
-    if stored.was_applied_before:
-        after.attempt("what it merged before", lambda: record_applied_before(context, table))
+    if before := stored.applied_before:
+        after.attempt(
+            "what it merged before", lambda: record_applied_before(context, table, before)
+        )
     after.attempt("the data version", lambda: _record_version(context, stored.version))
     metadata = after.attempt("what was recorded of it", stored.record)
     of_table = after.attempt("the table's metadata", lambda: _metadata_as_recorded(table, metadata))

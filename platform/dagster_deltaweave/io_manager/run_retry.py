@@ -21,20 +21,20 @@ _SECONDS_BEFORE_RETRY = 5
 
 
 class WaitsForOlder(RetryRequested):
-    """Asks for another attempt of a step, because the run of an older partition is under way.
+    """Asks for another attempt of a step, because an older partition is still to be merged.
 
     Args:
         max_retries: How often the step may be tried again, all attempts counted.
         seconds_to_wait: After how many s it is tried again.
-        run_id: The run that it waits for.
+        awaited: What it waits for, after "it waits for".
     """
 
-    def __init__(self, max_retries: int, seconds_to_wait: float, run_id: str) -> None:
+    def __init__(self, max_retries: int, seconds_to_wait: float, awaited: str) -> None:
         super().__init__(max_retries, seconds_to_wait)
-        self.run_id = run_id
+        self.awaited = awaited
 
     def __str__(self) -> str:
-        return f"it waits for run {self.run_id} of an older partition; nothing needs to be done"
+        return f"it waits for {self.awaited}; nothing needs to be done"
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def retry_run_if_transient(retries: int, context: OutputContext | None = None) -
 
 
 def waits_of_step(context: OutputContext) -> list[tuple[float, str]]:
-    """Return when attempts of the step gave way to runs of older partitions, and to which."""
+    """Return when attempts of the step gave way to older partitions, and the texts that say so."""
     step = context.step_context
     if not step.previous_attempt_count:
         return []

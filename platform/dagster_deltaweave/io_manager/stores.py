@@ -38,7 +38,6 @@ from dagster_deltaweave.io_manager.target_table import (
 from dagster_deltaweave.io_manager.transaction_ids import (
     Marks,
     first_attempt,
-    is_known,
     marks_of_refresh,
     marks_of_run,
     partition_records,
@@ -170,9 +169,9 @@ def _written(declaration: WriteDeclaration, output: Output, marks: Marks) -> Sto
     recorded = partition_records(context, table, output.partitions)
     written = write_rows(table, declaration, output.rows, predicate, marks, recorded, start)
     of_partitions = predicate is not None and not declaration.replace_where
-    was_before = written.version is None and is_known(table, marks.pairs)
+    applied_before = marks.pairs if written.version is None else {}
     stored = _recorded_write(output, written, declaration.mode, predicate, of_partitions)
-    return replace(stored, was_applied_before=was_before)
+    return replace(stored, applied_before=applied_before)
 
 
 def rebuild(declaration: TableDeclaration, output: Output) -> Stored:
@@ -479,7 +478,7 @@ def _recorded_merge(
         result.version,
         lambda: record_merge(context, tables, table, changes, partitions, statement, result, plan),
         result.warnings,
-        marks is not None and result.was_applied_before and is_known(table, marks.pairs),
+        marks.pairs if marks is not None and result.was_applied_before else {},
     )
 
 

@@ -43,7 +43,14 @@ from dagster import AssetKey, DagsterEventType, DagsterInstance, DagsterRun
 from dagster_deltaweave.dagster_private import PARENT_RUN_ID_TAG
 from dagster_deltaweave.io_manager.target_table import run_created_ms
 from dagster_deltaweave.landing import directory_of
-from dagster_deltaweave.logs import order_id, record_of, recorded_name, records_id, records_of_merge
+from dagster_deltaweave.logs import (
+    NOTHING,
+    order_id,
+    record_of,
+    recorded_name,
+    records_id,
+    records_of_merge,
+)
 from dagster_deltaweave.partitions import (
     DELIVERY_TAG,
     FULL_REFRESH_TAG,
@@ -66,7 +73,6 @@ from deltaweave.changes.lineage import LogOf, newest_in_line
 from deltaweave.errors import CommitConflictError, SourceError, StatementError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
 
     from dagster import OutputContext
 
@@ -343,7 +349,7 @@ def pair_that_counts(table: Table, pair: tuple[str, int]) -> tuple[str, int]:
         held = snapshot.last_applied(name)
         if held is None or held < version:
             break
-        found = newest_in_line(snapshot, name)
+        found = newest_in_line(snapshot, name, is_alone=True)
         in_line = -1 if found.version is None else found.version
         if found.unknown_since is not None or in_line >= version:
             break
@@ -351,10 +357,14 @@ def pair_that_counts(table: Table, pair: tuple[str, int]) -> tuple[str, int]:
     return name, version
 
 
-def is_known(table: Table, application_ids: Iterable[str]) -> bool:
-    """Return whether the log still says that what has these ids is in the table."""
+def is_known(table: Table, pairs: Mapping[str, int]) -> bool:
+    """Return whether the log still says that what has these ids and versions is in the table."""
     snapshot = table.snapshot()
-    return all(newest_in_line(snapshot, each).unknown_since is None for each in application_ids)
+    for name, version in pairs.items():
+        found = newest_in_line(snapshot, name, is_alone=True)
+        if found.unknown_since is not None or found.version is None or found.version < version:
+            return False
+    return True
 
 
 _ATTEMPTS = 10
@@ -368,12 +378,22 @@ def record_nothing_merged(context: OutputContext, table: Table) -> dict[str, Any
     return {}
 
 
-def record_applied_before(context: OutputContext, table: Table) -> dict[str, Any]:
+def record_applied_before(
+    context: OutputContext, table: Table, applied: Mapping[str, int]
+) -> dict[str, Any]:
     """Commit that the run's partitions were merged before, unless the table's records say so.
 
     They do not if a release merged them that recorded nothing, or if the record came after them
-    and a RESTORE took it back alone.
+    and a RESTORE took it back alone. Nothing is recorded of what a RESTORE has taken back since the
+    run found it in the table.
+
+    Args:
+        context: The context of the asset's output.
+        table: The asset's table.
+        applied: The transaction ids of what was merged before.
     """
+    if not is_known(table, applied):
+        return {}
     recorded = partition_records(context, table, output_partition_keys(context))
     held = table.snapshot().applied_versions("deltaweave/merged/")
     is_of_delivery = written_tag(_tags(context), IDENTITY_TAG) is not None
@@ -381,6 +401,10 @@ def record_applied_before(context: OutputContext, table: Table) -> dict[str, Any
         known = held.get(name, -1)
         if "#" in name and (known <= 0 or (is_of_delivery and known != record)):
             _commit_alone(context, table, Lease(None, -1, recorded))
+            if not is_known(table, applied):
+                # A commit without rows does not conflict with a RESTORE that came before it.
+                names = (each for each in recorded if "#" in each)
+                _commit_alone(context, table, Lease(None, -1, dict.fromkeys(names, NOTHING)))
             break
     return {}
 

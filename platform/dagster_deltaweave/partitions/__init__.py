@@ -3,11 +3,18 @@
 - `run_partitions`: which partitions a run is for, and whether it is a full refresh.
 - `partition_order`: which of two partitions is the older one.
 - `partition_runs`: which runs of partitions are under way or have ended without a merge.
+- `backfill_partitions`: for which partitions backfills have still to make runs.
 - `predicate`: the SQL predicate of the rows that belong to partitions.
 """
 
 from __future__ import annotations
 
+from dagster_deltaweave.partitions.backfill_partitions import (
+    backfills_in_progress,
+    left_of_assets,
+    left_of_job,
+    left_to_backfill,
+)
 from dagster_deltaweave.partitions.partition_order import (
     Positions,
     newest_first,
@@ -59,6 +66,7 @@ __all__ = [
     "RECORDED_TAG",
     "WAITED_TAG",
     "Positions",
+    "backfills_in_progress",
     "by_run",
     "covers_all_partitions",
     "ended_at",
@@ -66,6 +74,9 @@ __all__ = [
     "is_full_refresh",
     "is_refresh",
     "is_under_way",
+    "left_of_assets",
+    "left_of_job",
+    "left_to_backfill",
     "lists_partitions",
     "newest_first",
     "output_is_full_refresh",

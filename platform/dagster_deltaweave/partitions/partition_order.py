@@ -25,6 +25,8 @@ from dagster import (
 Positions = Callable[[str], Any]
 """Gives a partition's position, which is greater for a newer one; None if the asset lacks it."""
 
+_ASKED_ONE_BY_ONE = 16  # dynamic partitions; most runs ask for one or two
+
 
 def partition_positions(
     definition: PartitionsDefinition[str] | None, instance: DagsterInstance
@@ -42,7 +44,8 @@ def partition_positions(
     if isinstance(definition, TimeWindowPartitionsDefinition):
         return lambda key: _beginning(definition, key)
     if isinstance(definition, DynamicPartitionsDefinition):
-        return lambda key: key if _has(definition, key, instance) else None
+        exists = _existence(definition, instance)
+        return lambda key: key if exists(key) else None
     keys = definition.get_partition_keys(dynamic_partitions_store=instance)
     return {key: number for number, key in enumerate(keys)}.get
 
@@ -71,9 +74,24 @@ def newest_first(merged: Mapping[str, int], positions: Positions) -> Iterator[st
             lowest = position
 
 
-def _has(definition: DynamicPartitionsDefinition, key: str, instance: DagsterInstance) -> bool:
-    """Return whether the partition was added and not deleted since."""
-    return definition.name is None or instance.has_dynamic_partition(definition.name, key)
+def _existence(
+    definition: DynamicPartitionsDefinition, instance: DagsterInstance
+) -> Callable[[str], bool]:
+    """Return a function that decides whether a partition was added and not deleted since.
+
+    It asks the storage for a few keys one by one, and beyond that for all keys at once.
+    """
+    name, asked, known = definition.name, set[str](), set[str]()
+
+    def exists(key: str) -> bool:
+        if name is None or key in known:
+            return True
+        if key not in asked and len(asked) == _ASKED_ONE_BY_ONE:
+            known.update(instance.get_dynamic_partitions(name))
+        asked.add(key)
+        return key in known or instance.has_dynamic_partition(name, key)
+
+    return exists
 
 
 def _by_time_dimension(

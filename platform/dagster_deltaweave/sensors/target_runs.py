@@ -18,12 +18,13 @@ from dagster import (
 from dagster_deltaweave.dagster_private import (
     NOT_FINISHED_STATUSES,
     PARTITION_NAME_TAG,
-    BulkActionsFilter,
-    BulkActionStatus,
     CheckError,
 )
 from dagster_deltaweave.partitions import (
+    backfills_in_progress,
     is_under_way,
+    left_of_assets,
+    left_of_job,
     partitions_of_run,
     planned_assets,
     tags_of_run,
@@ -122,13 +123,10 @@ class TargetRuns:
     def _left_to_backfills(self) -> Iterator[str]:
         """Yield the partitions for which backfills will make runs."""
         graph = self._target.repository.asset_graph
-        going_on = BulkActionsFilter(statuses=[BulkActionStatus.REQUESTED])
-        for backfill in self._instance.get_backfills(filters=going_on):
+        for backfill in backfills_in_progress(self._instance):
             if not backfill.is_asset_backfill:
                 if self._is_of_target(backfill.job_name, backfill.asset_selection):
-                    names = list(backfill.partition_names or ())
-                    last = backfill.last_submitted_partition_name
-                    yield from names[names.index(last) + 1 :] if last in names else names
+                    yield from left_of_job(backfill)
                 continue
             if self._target.partitioned.isdisjoint(backfill.asset_selection or ()):
                 continue
@@ -136,9 +134,8 @@ class TargetRuns:
                 data = backfill.get_asset_backfill_data(graph)
             except (DagsterError, CheckError, KeyError):
                 continue  # it was launched before the definitions changed
-            left = data.target_subset - data.requested_subset - data.failed_and_downstream_subset
-            for key in self._target.partitioned & left.asset_keys:
-                yield from left.get_partitions_subset(key).get_partition_keys()
+            for key in self._target.partitioned:
+                yield from left_of_assets(data, key)
 
     def _is_of_target(self, job: str | None, selected: Sequence[AssetKey] | None) -> bool:
         """Return whether a job materializes assets of the target: all its own, or selected ones."""

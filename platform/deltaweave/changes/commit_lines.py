@@ -61,7 +61,7 @@ class Applied:
 
 
 _restored: dict[tuple[str, int, int], int | None] = {}
-_applied: dict[tuple[str, str, int, int], Applied] = {}
+_applied: dict[tuple[str, str, bool, int, int], Applied] = {}
 
 
 def line_of_commits(log: Log, version: int) -> Iterator[Commit]:
@@ -106,11 +106,13 @@ def version_before(log: Log, commit: Commit) -> int | None:
     return found
 
 
-def applied_in_line(log: Log, version: int, application_id: str, held: int | None) -> Applied:
+def applied_in_line(
+    log: Log, version: int, application_id: str, held: int | None, *, is_alone: bool = False
+) -> Applied:
     """Return what the line of a version holds of an application id.
 
     RESTORE leaves the application ids of a table as they are, also of commits that it undoes. An id
-    counts the batches before it, too, so that of a commit whose writer had not seen a RESTORE
+    of batches counts those before it, too, so that of a commit whose writer had not seen a RESTORE
     counts nothing: some of these batches may be undone.
 
     Args:
@@ -119,13 +121,17 @@ def applied_in_line(log: Log, version: int, application_id: str, held: int | Non
         application_id: The application id.
         held: What the version itself holds of it. It counts if the log is cleaned up, and no commit
             with this id was undone.
+        is_alone: Whether the id counts nothing but what its own commit applied, which is in the
+            line with that commit.
     """
     found, keys, line = None, [], list[Commit]()
     for commit in line_of_commits(log, version):
-        keys.append((log.place, application_id, commit.version, commit.at_ms))
+        keys.append((log.place, application_id, is_alone, commit.version, commit.at_ms))
         if keys[-1] in _applied:
             found = _applied[keys[-1]]
-        elif application_id in commit.applied and _went_on_from_what_it_read(log, commit):
+        elif application_id in commit.applied and (
+            is_alone or _went_on_from_what_it_read(log, commit)
+        ):
             found = Applied(commit.applied[application_id])
         if found is not None:
             break

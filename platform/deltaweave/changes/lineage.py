@@ -155,12 +155,18 @@ def backwards(newest: TableSnapshot, first: int) -> Iterator[Commit]:
         yield commit
 
 
-def newest_in_line(snapshot: TableSnapshot, application_id: str) -> Applied:
-    """Return what the commits of a version hold of an application id, which it may hold itself."""
+def newest_in_line(
+    snapshot: TableSnapshot, application_id: str, *, is_alone: bool = False
+) -> Applied:
+    """Return what the commits of a version hold of an application id, which it may hold itself.
+
+    For `is_alone`, see `applied_in_line`.
+    """
     held = snapshot.last_applied(application_id)
     if held is None:
         return Applied(None)
-    return applied_in_line(LogOf(snapshot), snapshot.version, application_id, held)
+    log, version = LogOf(snapshot), snapshot.version
+    return applied_in_line(log, version, application_id, held, is_alone=is_alone)
 
 
 def holds_pair(snapshot: TableSnapshot, pair: tuple[str, int]) -> bool:

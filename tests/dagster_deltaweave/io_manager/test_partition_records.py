@@ -4,7 +4,7 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +26,7 @@ from dagster_deltaweave.logs import merged_partitions, order_id, records_id
 from dagster_deltaweave.logs.delta_log import LogAt
 from dagster_deltaweave.partitions import RECORDED_TAG
 from deltaweave import Lease, Table
+from deltaweave.changes import lineage
 from tests.dagster_deltaweave.made_logs import CREATED, ID, MadeTable, commit, restore
 
 ORDERS = AssetKey("orders")
@@ -67,6 +68,16 @@ class RecordedTable(MadeTable):
         of_run = cast("OutputContext", context), cast("Table", self), [partition]
         return transaction_ids.partition_records(*of_run)
 
+    def record_applied_before(self, pairs: Mapping[str, int]) -> None:
+        """Record the partition a, as a run does whose rows were applied before."""
+        tags: dict[str, str] = {}
+        run = SimpleNamespace(tags=tags, parent_run_id=None)
+        instance = SimpleNamespace(add_run_tags=lambda *_: None)
+        step = SimpleNamespace(dagster_run=run, instance=instance)
+        context = SimpleNamespace(asset_key=ORDERS, step_context=step, run_id="run")
+        of_run = cast("OutputContext", context), cast("Table", self), pairs
+        transaction_ids.record_applied_before(*of_run)
+
     def merge_partition(self, partition: str) -> None:
         self.commit(self.records(partition))
 
@@ -105,6 +116,44 @@ def test_runs_at_once_after_a_restore_take_back_nothing_of_each_other(table: Rec
     table.before_commit.append(lambda: table.merge_partition("b"))
     table.merge_partition("c")
     assert table.held == ["a", "b", "c"]
+
+
+@pytest.mark.usefixtures("without_run")
+@pytest.mark.parametrize(
+    "when", ["never", "before the record", "while it is committed", "after it"]
+)
+def test_a_record_of_what_was_applied_before_outlives_no_restore(
+    table: RecordedTable, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    monkeypatch.setattr(lineage, "LogOf", lambda snapshot: LogAt(snapshot.data_path))
+    monkeypatch.setattr(transaction_ids, "output_partition_keys", lambda _: ["a"])
+    table.commit({"orders#a": 0})  # by a release that recorded nothing
+
+    def back() -> None:
+        restore(table.path, table.snapshot().version + 1, to=0)
+
+    if when == "before the record":
+        back()
+    if when == "while it is committed":
+        table.before_commit.append(back)
+    table.record_applied_before({"orders#a": 0})
+    if when == "after it":
+        back()
+    assert table.held == (["a"] if when == "never" else [])
+    table.merge_partition("b")
+    assert table.held == (["a", "b"] if when == "never" else ["b"])
+
+
+@pytest.mark.usefixtures("without_run")
+def test_a_merge_that_a_restore_overtook_is_recorded(table: RecordedTable) -> None:
+    """Its rows are in the table, and those of which it had read the records are not."""
+    table.merge_partition("a")
+    b = table.records("b")
+    restore(table.path, 2, to=0)
+    table.commit(b)
+    assert table.held == ["b"]
+    table.merge_partition("c")
+    assert table.held == ["b", "c"]
 
 
 @pytest.mark.usefixtures("without_run")

@@ -15,9 +15,9 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Concatenate,
+    NamedTuple,
     ParamSpec,
     Protocol,
-    TypeAlias,
     TypedDict,
     get_args,
     overload,
@@ -53,8 +53,23 @@ if TYPE_CHECKING:
     from deltaweave import Table
 
 
-Finding: TypeAlias = tuple[bool, str, dict[str, Any]]
-"""Whether a check passed, a description of its findings, and their metadata."""
+class CheckFinding(NamedTuple):
+    """What a check found.
+
+    Attributes:
+        passed: Whether the check passed.
+        description: The findings, for people.
+        metadata: Their metadata.
+    """
+
+    passed: bool
+    description: str
+    metadata: dict[str, Any]
+
+    def with_more(self, metadata: Mapping[str, Any], note: str = "") -> "CheckFinding":
+        """Return the finding with further metadata, and a note behind its description."""
+        return CheckFinding(self.passed, self.description + note, {**self.metadata, **metadata})
+
 
 _Arguments = ParamSpec("_Arguments")
 
@@ -130,7 +145,7 @@ def for_each_table(
 
 def check_results(
     context: AssetCheckExecutionContext,
-    found: Mapping[str, Finding],
+    found: Mapping[str, CheckFinding],
     severity: AssetCheckSeverity,
 ) -> Iterator[AssetCheckResult]:
     """Yield Dagster's results of checks, from their findings by name."""

@@ -19,7 +19,7 @@ from dagster import (
 
 from dagster_deltaweave.checks.check_definition import (
     CheckArguments,
-    Finding,
+    CheckFinding,
     JudgedRun,
     check_op_name,
     check_results,
@@ -121,7 +121,7 @@ def build_merge_checks(
         selected = {key.name for key in context.selected_asset_check_keys}
         key = checked_asset(context)
         judged = judged_run(context.instance, context.run, key)
-        found: dict[str, Finding] = {}
+        found: dict[str, CheckFinding] = {}
         if SOURCE_ROWS in selected:
             found[SOURCE_ROWS] = _source_rows(judged.values if judged else {}, takes_all)
         if ROW_COUNT in selected:
@@ -129,8 +129,8 @@ def build_merge_checks(
             found[ROW_COUNT] = _row_count(judged, before, low, high)
         if judged is not None:
             found = {
-                name: (passed, text + judged.note, {**metadata, **judged.metadata})
-                for name, (passed, text, metadata) in found.items()
+                name: finding.with_more(judged.metadata, judged.note)
+                for name, finding in found.items()
             }
         yield from check_results(context, found, severity)
 
@@ -154,11 +154,13 @@ def takes_every_row(declaration: MergeDeclaration | None) -> bool:
     )
 
 
-def _source_rows(values: Mapping[str, Any], takes_all: bool) -> Finding:
+def _source_rows(values: Mapping[str, Any], takes_all: bool) -> CheckFinding:
     if "merge/source_rows" not in values and "deltaweave/warnings" in values:
-        return False, "What the merge did was not recorded: see the warnings of its run.", {}
+        return CheckFinding(
+            False, "What the merge did was not recorded: see the warnings of its run.", {}
+        )
     if "merge/source_rows" not in values or values["merge/strategy"] == "already-applied":
-        return True, "The materialization merged nothing.", {}
+        return CheckFinding(True, "The materialization merged nothing.", {})
     source = values["merge/source_rows"]
     taken = {
         "inserted": values["merge/rows_inserted"],
@@ -182,7 +184,7 @@ def _source_rows(values: Mapping[str, Any], takes_all: bool) -> Finding:
         verdict = f"{left_alone:,} left alone"
     else:
         verdict = f"{left_alone:,} others; the merge does not know whether they matched"
-    return (
+    return CheckFinding(
         others >= 0 and not missing and not (left_alone and takes_all),
         f"Of {source:,} source rows: {counted}; {verdict}.",
         {
@@ -215,17 +217,17 @@ def _order(run: JudgedRun) -> tuple[int, int]:
 
 def _row_count(
     judged: JudgedRun | None, before: JudgedRun | None, low: float | None, high: float | None
-) -> Finding:
+) -> CheckFinding:
     if judged is None or ROW_COUNT_KEY not in judged.values:
-        return True, "The run recorded no row count.", {}
+        return CheckFinding(True, "The run recorded no row count.", {})
     if before is None:
-        return True, "No run before recorded a row count of this table.", {}
+        return CheckFinding(True, "No run before recorded a row count of this table.", {})
     now, was = judged.values[ROW_COUNT_KEY], before.values[ROW_COUNT_KEY]
     metadata = {"check/rows": now, "check/rows_before": was}
     if not was:
-        return True, f"The table had no rows, and now has {now:,}.", metadata
+        return CheckFinding(True, f"The table had no rows, and now has {now:,}.", metadata)
     change = (now - was) / was
-    return (
+    return CheckFinding(
         (low is None or change >= low) and (high is None or change <= high),
         f"{now:,} rows, {was:,} before: {change:+.1%}; the limit is {_bounds(low, high)}.",
         {**metadata, "check/row_count_change": change},

@@ -16,7 +16,7 @@ from dagster import (
 
 from dagster_deltaweave.checks.check_definition import (
     CheckArguments,
-    Finding,
+    CheckFinding,
     JudgedRun,
     asset_table,
     checked_asset,
@@ -107,13 +107,9 @@ def build_orphan_changes_check(
             lambda some, more: some.unionByName(more),
             [changes(table.spark, each) for each in judged.partitions],
         )
-        passed, description, metadata = _compared(table, version, delivered, keys, deleted, sample)
-        return AssetCheckResult(
-            passed=passed,
-            severity=severity,
-            description=description + judged.note,
-            metadata={**metadata, **judged.metadata},
-        )
+        found = _compared(table, version, delivered, keys, deleted, sample)
+        found = found.with_more(judged.metadata, judged.note)
+        return AssetCheckResult(severity=severity, **found._asdict())
 
     return no_orphan_changes
 
@@ -134,7 +130,7 @@ def _compared(
     keys: Sequence[str],
     deleted: str | None,
     sample: bool,
-) -> Finding:
+) -> CheckFinding:
     from pyspark.sql import functions as F
 
     from deltaweave.delta.jvm import grouped
@@ -174,7 +170,7 @@ def _compared(
         what = F.when(F.col(_IS_DELETED), "deleted, but there").otherwise("not there")
         shown = rows.select(*(column("s", k) for k in keys), what.alias("what"))
         metadata["check/sample"] = sample_table(shown, [*keys, "what"])
-    return (
+    return CheckFinding(
         not orphans,
         f"{counted(counts['changes'], 'change')}: {counted(counts['lost'], 'key')} missing from "
         f"the table, {counted(counts['undone'], 'deleted key')} still in it.",

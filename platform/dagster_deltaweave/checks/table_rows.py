@@ -31,7 +31,7 @@ from dagster import (
 
 from dagster_deltaweave.checks.check_definition import (
     CheckArguments,
-    Finding,
+    CheckFinding,
     asset_table,
     check_op_name,
     check_results,
@@ -73,7 +73,7 @@ _FEW_FILES = 50
 
 def repeated_keys(
     table: "Table", version: int, key: Sequence[str], nulls: Sequence[str], *, sample: bool = True
-) -> dict[str, Finding]:
+) -> dict[str, CheckFinding]:
     """Find keys that repeat and columns that hold nulls, in one pass over the table."""
     from pyspark.sql import functions as F
 
@@ -104,7 +104,7 @@ def repeated_keys(
         repeated = keys.where(is_repeated).select(*(column(k) for k in key), rows_of_key)
         metadata["check/sample"] = sample_table(repeated, [*key, "number of rows"])
     found = {
-        UNIQUE_KEY: (
+        UNIQUE_KEY: CheckFinding(
             not counts["keys"],
             f"{counted(counts['keys'], 'key is', 'keys are')} shared by several rows."
             if counts["keys"]
@@ -119,7 +119,7 @@ def repeated_keys(
 
 def nulls_in_columns(
     table: "Table", version: int, columns: Sequence[str], since: int | None
-) -> Finding:
+) -> CheckFinding:
     """Find columns that hold nulls: in files added since a version, or in the whole table.
 
     No job runs if the statistics say that they hold none.
@@ -173,10 +173,12 @@ def _rows_of(snapshot: "TableSnapshot", files: "FileList | None") -> "DataFrame"
     return rows.coalesce(1) if is_small else rows
 
 
-def _null_finding(counts: "Row | Mapping[str, int]", columns: Sequence[str], where: str) -> Finding:
+def _null_finding(
+    counts: "Row | Mapping[str, int]", columns: Sequence[str], where: str
+) -> CheckFinding:
     nulls = {name: counts[_null_count(name)] or 0 for name in columns}
     named = ", ".join(f"{count:,} in {name}" for name, count in nulls.items() if count)
-    return (
+    return CheckFinding(
         not named,
         f"There are nulls in {where}: {named}." if named else f"There is no null in {where}.",
         {
@@ -211,7 +213,7 @@ def version_that_passed(
 
 def schema_finding(
     snapshot: "TableSnapshot", schema: "StructType | str", more_columns: bool
-) -> Finding:
+) -> CheckFinding:
     """Compare the version's columns and types with the expected ones."""
     from pyspark.sql.types import StructType
 
@@ -221,18 +223,20 @@ def schema_finding(
     if more_columns:
         found = StructType([field for field in found if field.name in expected.names])
     wrong = "; ".join(schema_differences(expected, found))
-    return not wrong, wrong or "The table has the declared columns.", {}
+    return CheckFinding(not wrong, wrong or "The table has the declared columns.", {})
 
 
-def age_finding(table: "Table", within: timedelta) -> Finding:
+def age_finding(table: "Table", within: timedelta) -> CheckFinding:
     """Check that the last commit that changed rows is recent enough."""
     change = last_change(table)
     age = datetime.now(timezone.utc) - change.committed_at
     if not change.is_in_log:
         # The change may be much older than the log, so the check fails.
         text = f"No version changed rows since {change.version}, the oldest in the log, {age} ago."
-        return False, text, {"check/log_begins": MetadataValue.timestamp(change.committed_at)}
-    return (
+        return CheckFinding(
+            False, text, {"check/log_begins": MetadataValue.timestamp(change.committed_at)}
+        )
+    return CheckFinding(
         age <= within,
         f"Version {change.version} changed rows last, {age} ago.",
         {
@@ -256,7 +260,7 @@ def _cell(value: str | None) -> str:
     return "null" if value is None else value.replace("|", "\\|")
 
 
-SCHEMA = "declared_schema"
+DECLARED_SCHEMA = "declared_schema"
 FRESH = "changed_recently"
 
 
@@ -330,7 +334,9 @@ def build_table_checks(
     descriptions = {
         UNIQUE_KEY: f"No two rows have equal {', '.join(unique_key)}." if unique_key else None,
         NO_NULLS: f"No row has a null in {', '.join(no_nulls)}." if no_nulls else None,
-        SCHEMA: "The table has the declared columns and types." if schema is not None else None,
+        DECLARED_SCHEMA: "The table has the declared columns and types."
+        if schema is not None
+        else None,
         FRESH: f"Rows changed within {changed_within}." if changed_within is not None else None,
     }
     specs = check_specs(checked.key, descriptions, blocking, arguments)
@@ -366,18 +372,20 @@ class _Asked:
 
     def findings(
         self, context: AssetCheckExecutionContext, key: AssetKey, table: "Table"
-    ) -> dict[str, Finding]:
+    ) -> dict[str, CheckFinding]:
         """Check the newest version of the table; return the findings of this run's checks."""
         selected = {each.name for each in context.selected_asset_check_keys}
         if not table.exists():
-            missing: Finding = (False, f"There is no table at {table.path_or_name} yet.", {})
+            missing: CheckFinding = CheckFinding(
+                False, f"There is no table at {table.path_or_name} yet.", {}
+            )
             return dict.fromkeys(sorted(selected), missing)
         snapshot = table.snapshot()
         # A column that was dropped and added again has another physical name, and any file may hold
         # nulls in it.
         physical = {name.lower(): at for name, at in snapshot.physical_names.items()}
         columns = sorted(physical.get(name.lower(), "") for name in self.no_nulls)
-        found: dict[str, Finding] = {}
+        found: dict[str, CheckFinding] = {}
         if UNIQUE_KEY in selected:
             # The pass that groups by key counts the nulls too, so both then read the whole table.
             nulls = self.no_nulls if NO_NULLS in selected else ()
@@ -390,15 +398,13 @@ class _Asked:
                 check = AssetCheckKey(key, NO_NULLS)
                 since = version_that_passed(context.instance, check, table, columns)
             found[NO_NULLS] = nulls_in_columns(table, snapshot.version, self.no_nulls, since)
-        if SCHEMA in selected:
+        if DECLARED_SCHEMA in selected:
             assert self.schema is not None
-            found[SCHEMA] = schema_finding(snapshot, self.schema, self.more_columns)
+            found[DECLARED_SCHEMA] = schema_finding(snapshot, self.schema, self.more_columns)
         if FRESH in selected:
             assert self.changed_within is not None
             found[FRESH] = age_finding(table, self.changed_within)
         if NO_NULLS in found:
-            found[NO_NULLS][2][CHECKED_COLUMNS] = MetadataValue.json(columns)
+            found[NO_NULLS].metadata[CHECKED_COLUMNS] = MetadataValue.json(columns)
         at = {CHECKED_VERSION: snapshot.version, CHECKED_TABLE_ID: snapshot.id}
-        return {
-            name: (passed, text, {**more, **at}) for name, (passed, text, more) in found.items()
-        }
+        return {name: finding.with_more(at) for name, finding in found.items()}

@@ -37,7 +37,7 @@ from deltaweave.errors import StatementError
 from deltaweave.identifiers import table_name
 from deltaweave.locations import check_given_location
 
-KINDS = frozenset({"delta"})
+FOUND_KINDS = frozenset({"delta"})
 
 _logger = logging.getLogger(__name__)
 
@@ -202,7 +202,7 @@ def _spec(table: Mapping[str, Any], key_prefix: Sequence[str]) -> AssetSpec:
         AssetKey([*key_prefix, *table["path"]]),
         description=table["description"],
         metadata=metadata,
-        kinds=set(KINDS),
+        kinds=set(FOUND_KINDS),
     )
 
 

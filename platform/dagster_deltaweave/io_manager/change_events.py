@@ -98,13 +98,13 @@ def run_stream(
             # Wait in short steps, so that Dagster can terminate the run.
             while not query.awaitTermination(_POLL_SECONDS):
                 if time.monotonic() - progress.observed_at >= run.observe_seconds:
-                    progress.tell()
+                    progress.notify()
                 if run.run_seconds is not None and time.monotonic() - began >= run.run_seconds:
                     _finish_batch(query)
                     break
     finally:
         query.stop()
-    progress.tell(is_last=True)
+    progress.notify(is_last=True)
 
 
 def _finish_batch(query: StreamingQuery) -> None:
@@ -137,7 +137,7 @@ class _Progress:
     observed: int = -1
     observed_at: float = field(default_factory=time.monotonic)
 
-    def tell(self, *, is_last: bool = False) -> None:
+    def notify(self, *, is_last: bool = False) -> None:
         """Observe what the stream did since the last time."""
         progress: list[Any] = list(self.query.recentProgress)
         now, before = time.monotonic(), self.observed_at
@@ -225,50 +225,50 @@ def _append_stream(
     """Append a stream's batches, observe it, and materialize what others wait for meanwhile."""
     name = declaration.changes.to_user_string()
     query = table.ingest(events, name=name, checkpoint=at.checkpoint, every=run.every)
-    # Not only what this run appends: one that was killed appended without telling.
-    told = _materialized(context, declaration.changes)
+    # Not only what this run appends: one that was killed appended without a report.
+    reported = _materialized(context, declaration.changes)
 
     def observe(progress: dict[str, int | float | None], is_last: bool) -> None:
-        nonlocal told
+        nonlocal reported
         aside = rescued_metadata(context, table.base, declaration.rescued)
         metadata = {**number_metadata(progress), **pending_metadata(context, at), **aside}
         metadata.update(warnings_metadata(table.warnings))
         said = f"The stream {name}"
         context.log_event(AssetObservation(declaration.changes, said, metadata))
         newest = table.newest_batch()
-        now = told.then(newest, metadata)
+        now = reported.then(newest, metadata)
         # What the run's end materializes is not materialized here.
-        if not is_last and now != told:
+        if not is_last and now != reported:
             # Events that are put aside are no batch, and change nothing for the view's readers.
-            of_view = [declaration.view] if newest != told.batch else []
-            told = now
+            of_view = [declaration.view] if newest != reported.batch else []
+            reported = now
             _materialize(context, [declaration.changes, *of_view], newest, metadata)
 
     run_stream(query, run, observe, table=at.changes)
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Reported:
     """What an asset was materialized with: the newest batch, and how many events wait aside."""
 
     batch: int | None
     num_rescued: int
 
-    def then(self, batch: int, metadata: Mapping[str, Any]) -> _Told:
+    def then(self, batch: int, metadata: Mapping[str, Any]) -> _Reported:
         """Return the record for a batch; without a count in the metadata, the last count stays."""
         waiting = _number(metadata.get(RESCUED_EVENTS))
-        return _Told(batch, self.num_rescued if waiting is None else waiting)
+        return _Reported(batch, self.num_rescued if waiting is None else waiting)
 
 
-def _materialized(context: OutputContext, key: AssetKey) -> _Told:
+def _materialized(context: OutputContext, key: AssetKey) -> _Reported:
     """Return what the asset's newest materialization recorded."""
     event = context.step_context.instance.get_latest_materialization_event(key)
     made = event.asset_materialization if event else None
     if made is None:
-        return _Told(None, 0)
+        return _Reported(None, 0)
     batch = (made.tags or {}).get(DATA_VERSION_TAG, "")
     waiting = _number(made.metadata.get(RESCUED_EVENTS))
-    return _Told(int(batch) if batch.isdecimal() else None, waiting or 0)
+    return _Reported(int(batch) if batch.isdecimal() else None, waiting or 0)
 
 
 def _number(entry: Any) -> int | None:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 COLUMNS = "columns"
 """Metadata key of an input, Dagster's own: names of the columns that it has."""
 
-VERSION = "deltaweave/version"
+READ_VERSION = "deltaweave/version"
 """Metadata key of an input: the version of the table that it reads."""
 
 
@@ -75,7 +75,7 @@ class InputOptions:
         Args:
             why: The sentence that says why, without a full stop.
         """
-        given = {COLUMNS: self.columns, VERSION: self.version}
+        given = {COLUMNS: self.columns, READ_VERSION: self.version}
         for key, value in given.items():
             if value is not None:
                 raise self._error(f"{key} cannot be followed, because {why}", f"Leave {key} out.")
@@ -122,7 +122,7 @@ def input_options(metadata: Mapping[str, Any], name: str, table: str) -> InputOp
         SourceError: An option has a value that makes no sense.
     """
     asked = InputOptions(name, table)
-    columns, version = _plain(metadata.get(COLUMNS)), _plain(metadata.get(VERSION))
+    columns, version = _plain(metadata.get(COLUMNS)), _plain(metadata.get(READ_VERSION))
     if columns is not None and (
         not isinstance(columns, (list, tuple))
         or not columns
@@ -134,7 +134,9 @@ def input_options(metadata: Mapping[str, Any], name: str, table: str) -> InputOp
     if version is not None and (
         isinstance(version, bool) or not isinstance(version, int) or version < 0
     ):
-        raise asked._error(f"{VERSION} is {version!r}", "Give the number of a version, as 0 or 12.")
+        raise asked._error(
+            f"{READ_VERSION} is {version!r}", "Give the number of a version, as 0 or 12."
+        )
     return InputOptions(name, table, None if columns is None else tuple(columns), version)
 
 

@@ -80,7 +80,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class AfterCommit:
+class Recording:
     """Recording after the commit: errors become warnings, because a retry would apply rows twice.
 
     Attributes:
@@ -113,7 +113,7 @@ class AfterCommit:
 def record_stored(output: Output, stored: Stored) -> None:
     """Record what was stored: its partitions, its data version, its metadata."""
     context, table = output.context, output.table
-    after = AfterCommit(context, list(stored.warnings))
+    after = Recording(context, list(stored.warnings))
     if before := stored.applied_before:
         after.attempt(
             "what it merged before", lambda: record_applied_before(context, table, before)

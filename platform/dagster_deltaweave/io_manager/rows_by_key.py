@@ -37,7 +37,7 @@ DEPENDS = "depends"
 _ITSELF, _NOTHING = "itself", "nothing"
 
 
-def inserted_rows(rows: DataFrame, declaration: MergeDeclaration) -> DataFrame:
+def insertable_rows(rows: DataFrame, declaration: MergeDeclaration) -> DataFrame:
     """Return the rows that a clause inserts where the table lacks their key."""
     inserts = [takes(each) for each in declaration.clauses if each.kind == "not_matched"]
     return rows.alias("s").where(reduce(lambda one, other: one | other, inserts, F.lit(False)))
@@ -189,7 +189,7 @@ def _with_new_keys_once(
 ) -> DataFrame:
     """Refuse several rows that would be inserted for one key, or reduce them to one."""
     keys, why = declaration.keys, "each of these rows would be inserted"
-    inserted = _repeated(inserted_rows(rows, declaration), keys)
+    inserted = _repeated(insertable_rows(rows, declaration), keys)
     if not table.exists() or is_rebuilt or _refuses_repeated(declaration):
         _refuse(table, inserted, why, _ONE_ROW)
         return rows
@@ -200,7 +200,7 @@ def _with_new_keys_once(
     once = rows.alias("s").join(inserted.alias("r"), pairs, "left_anti")
     if _only_inserts(declaration) or inserted.isEmpty():
         return once
-    inserts = inserted_rows(rows, declaration).alias("s").join(inserted.alias("r"), pairs, "semi")
+    inserts = insertable_rows(rows, declaration).alias("s").join(inserted.alias("r"), pairs, "semi")
     return once.unionByName(inserts.dropDuplicates([*keys]))
 
 
@@ -244,7 +244,7 @@ def _placed(
                 DataFrame.unionByName,
                 (part.withColumn(_PLACE, F.lit(ranks[key])) for key, part in changes.parts.items()),
             )
-        told = _told_by_expression(table, declaration, rows, run, ranks)
+        told = _position_by_expression(table, declaration, rows, run, ranks)
         if told is not None:
             return rows.withColumn(_PLACE, told)
     if declaration.sequence_by is not None:
@@ -252,7 +252,7 @@ def _placed(
     return None
 
 
-def _told_by_expression(
+def _position_by_expression(
     table: Table,
     declaration: MergeDeclaration,
     rows: DataFrame,
@@ -292,7 +292,7 @@ def _newest(
         rows are as new as each other, or older ones decide what the newest leaves.
     """
     keeps_first = _only_inserts(declaration)
-    rows = inserted_rows(placed, declaration) if keeps_first else placed.alias("s")
+    rows = insertable_rows(placed, declaration) if keeps_first else placed.alias("s")
     # A row of no partition comes first, and is refused below.
     place = F.coalesce(column(_PLACE), F.lit(-1 if keeps_first else 2**31 - 1))
     by_place = place.asc() if keeps_first else place.desc()

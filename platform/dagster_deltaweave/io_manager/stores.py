@@ -21,8 +21,8 @@ import deltaweave
 from dagster_deltaweave.io_manager import change_events
 from dagster_deltaweave.io_manager.merge_order import lease_of_run, marks_of_refreshed
 from dagster_deltaweave.io_manager.output import (
-    AfterCommit,
     Output,
+    Recording,
     Stored,
     record_listed_partitions,
 )
@@ -131,7 +131,7 @@ def _merged(declaration: MergeDeclaration, output: Output, marks: Marks) -> Stor
         context.log.info(f"Before the merge:\n{plan}")
     with telling(context.log.info):
         recorded = partition_records(context, table, output.partitions)
-        result = merge_rows(table, declaration, rows, marks, lease, recorded)
+        result = merge_output(table, declaration, rows, marks, lease, recorded)
     return _recorded_merge(output, result, _statement_over(table, declaration, rows), plan, marks)
 
 
@@ -167,7 +167,7 @@ def _written(declaration: WriteDeclaration, output: Output, marks: Marks) -> Sto
     prepare_table(table, declaration, output.rows, context.asset_spec.description)
     start = start_of_write(context, table, adds_only=declaration.adds_only, predicate=predicate)
     recorded = partition_records(context, table, output.partitions)
-    written = write_rows(table, declaration, output.rows, predicate, marks, recorded, start)
+    written = write_output(table, declaration, output.rows, predicate, marks, recorded, start)
     of_partitions = predicate is not None and not declaration.replace_where
     applied_before = marks.pairs if written.version is None else {}
     stored = _recorded_write(output, written, declaration.mode, predicate, of_partitions)
@@ -203,7 +203,7 @@ def rebuild(declaration: TableDeclaration, output: Output) -> Stored:
     prepare_table(table, declaration, rows, context.asset_spec.description)
     start = start_of_write(context, table, predicate=predicate)
     recorded = partition_records(context, table, partitions)
-    written = rebuild_rows(table, declaration, rows, predicate, marks, recorded, start)
+    written = rebuild_output(table, declaration, rows, predicate, marks, recorded, start)
     return _recorded_write(output, written, "full refresh", predicate, predicate is not None)
 
 
@@ -246,7 +246,7 @@ def _record_nothing(
         if declared is not None:
             raise
         return  # an asset that declares no table needs no place for one
-    after = AfterCommit(context, [])
+    after = Recording(context, [])
     after.attempt("this run", lambda: record_nothing_merged(context, table))
     if after.warnings:
         after.add_metadata({})
@@ -277,7 +277,7 @@ def _one_row_for_each_key(
     return one_row_for_each_key(output.table, declaration, changes, run, is_rebuilt=is_rebuilt)
 
 
-def merge_rows(
+def merge_output(
     table: Table,
     declaration: MergeDeclaration,
     changes: DataFrame,
@@ -343,7 +343,7 @@ def _view(changes: DataFrame) -> Iterator[str]:
             _logger.warning("The view %s stays", view, exc_info=True)
 
 
-def write_rows(
+def write_output(
     table: Table,
     declaration: WriteDeclaration,
     rows: DataFrame,
@@ -369,7 +369,7 @@ def write_rows(
     )
 
 
-def rebuild_rows(
+def rebuild_output(
     table: Table,
     declaration: TableDeclaration,
     rows: DataFrame,

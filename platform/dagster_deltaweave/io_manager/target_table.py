@@ -80,11 +80,11 @@ def check_location(
     if is_made:
         check_owner(table, declaration)
     else:
-        _refuse_to_begin_anew(locator, context, table)
+        _refuse_empty_start(locator, context, table)
     return declaration
 
 
-def _refuse_to_begin_anew(locator: TableLocator, context: OutputContext, table: Table) -> None:
+def _refuse_empty_start(locator: TableLocator, context: OutputContext, table: Table) -> None:
     """Raise if the asset's table was at its key until it got a schema: it would start empty."""
     try:
         before = path_under(locator.root, context.asset_key)

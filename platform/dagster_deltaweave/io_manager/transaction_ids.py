@@ -73,7 +73,6 @@ from deltaweave.changes.lineage import LogOf, newest_in_line
 from deltaweave.errors import CommitConflictError, SourceError, StatementError
 
 if TYPE_CHECKING:
-
     from dagster import OutputContext
 
 
@@ -138,7 +137,7 @@ def marks_of_run(
             raise _not_idempotent(asset, "touched or changed rows are applied once by themselves.")
         pair = _pair(asset, declaration, partitions, tags)
         if declaration.applies_again_after_restore:
-            pair = pair_that_counts(table, pair)
+            pair = pair_in_line(table, pair)
         return Marks(dict([pair]))
     if of_upstream.pairs:
         return of_upstream
@@ -218,17 +217,17 @@ def applied_version(
         return applied
     earlier = application_id(upstream, asset)
     if any(each.startswith(f"{earlier}@") for each in target.applied_versions()):
-        raise _made_anew(upstream, upstream_table, asset)
+        raise _recreated(upstream, upstream_table, asset)
     applied = target.last_applied(earlier)
     if applied is None:
         return None
     marked, created = target.applied_at_ms(earlier), source.created_at_ms
     if applied > source.version or (marked and created and created > marked):
-        raise _made_anew(upstream, upstream_table, asset)
+        raise _recreated(upstream, upstream_table, asset)
     return applied
 
 
-def _made_anew(upstream: AssetKey, table: Table, asset: AssetKey) -> SourceError:
+def _recreated(upstream: AssetKey, table: Table, asset: AssetKey) -> SourceError:
     name, of = asset.to_user_string(), upstream.to_user_string()
     return SourceError(
         f"the table of {of} was recreated since {name} applied its versions. {name} may still hold "
@@ -262,7 +261,7 @@ def _of_upstream(
         if _has_mark(table, mark):
             before = applied.after
         elif not _has_mark(table, application_id(upstreams[0], asset)):
-            raise _without_what_was_before(upstreams[0], asset, table, applied.after)
+            raise _gap_error(upstreams[0], asset, table, applied.after)
     return Marks({mark: applied.until}, before)
 
 
@@ -270,9 +269,7 @@ def _has_mark(table: Table, name: str) -> bool:
     return table.exists() and table.last_applied(name) is not None
 
 
-def _without_what_was_before(
-    upstream: AssetKey, asset: AssetKey, table: Table, after: int
-) -> SourceError:
+def _gap_error(upstream: AssetKey, asset: AssetKey, table: Table, after: int) -> SourceError:
     name, of = asset.to_user_string(), upstream.to_user_string()
     return SourceError(
         f"{name} read what {of} changed after version {after}, but its table has not applied what "
@@ -331,7 +328,7 @@ def _not_idempotent(asset: AssetKey, problem: str, hint: str | None = None) -> S
     )
 
 
-def pair_that_counts(table: Table, pair: tuple[str, int]) -> tuple[str, int]:
+def pair_in_line(table: Table, pair: tuple[str, int]) -> tuple[str, int]:
     """Return a pair with an id whose version in the table, if any, counts.
 
     An id does not count if a RESTORE or REPLACE undid the commit that holds it. Where the log no

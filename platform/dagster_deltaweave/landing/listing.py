@@ -96,7 +96,7 @@ def file_delivery(
     return Delivery(name.removesuffix(suffix), fingerprint, changed_at, marked_at, name)
 
 
-def digest(files: Iterable[ListedFile]) -> str | None:
+def files_digest(files: Iterable[ListedFile]) -> str | None:
     """Return a digest of names, sizes and times of the files; None if there are none."""
     described = "\n".join(f"{path}\t{size}\t{mtime}" for path, size, mtime in sorted(files))
     if not described:
@@ -144,7 +144,7 @@ def _delivered_file(entry: os.DirEntry[str], marker: str | None, suffix: str) ->
     if entry.is_symlink():
         changed = max(changed, _links_changed(entry.path))
     if marker is None:
-        fingerprint = digest([ListedFile("", entry.stat().st_size, mtime)])
+        fingerprint = files_digest([ListedFile("", entry.stat().st_size, mtime)])
         return file_delivery(entry.name, suffix, fingerprint, changed)
     try:
         mtime, marked_at = _times(f"{entry.path}{marker}")
@@ -206,7 +206,7 @@ def _measured_delivery(entry: os.DirEntry[str]) -> Delivery:
         if not stat.S_ISDIR(status.st_mode):
             path = path[len(entry.path) + 1 :]
             files.append(ListedFile(path, status.st_size, status.st_mtime_ns))
-    return Delivery(entry.name, digest(files), changed)
+    return Delivery(entry.name, files_digest(files), changed)
 
 
 def _files_under(
@@ -444,12 +444,12 @@ def _landed_files(
         if problem is not None:
             yield Delivery(name, None, 0, problem=problem)
         elif marker is None:
-            yield file_delivery(name, suffix, digest([file]), file.mtime_ns)
+            yield file_delivery(name, suffix, files_digest([file]), file.mtime_ns)
         else:
             mark = files.get(f"{name}{marker}")
             fingerprint = None if mark is None else str(mark.mtime_ns)
             found = file_delivery(name, suffix, fingerprint, (mark or file).mtime_ns)
-            yield replace(found, files=digest([file]))
+            yield replace(found, files=files_digest([file]))
 
 
 def _landed_directories(listed: Iterable[ListedFile], marker: str | None) -> Iterator[Delivery]:
@@ -465,8 +465,8 @@ def _landed_directories(listed: Iterable[ListedFile], marker: str | None) -> Ite
         if problem is not None:
             yield Delivery(partition, None, 0, problem=problem)
         elif marker is None:
-            yield Delivery(partition, digest(found), changed)
+            yield Delivery(partition, files_digest(found), changed)
         else:
             written = next((file.mtime_ns for file in found if file.path == marker), None)
             fingerprint = None if written is None else str(written)
-            yield Delivery(partition, fingerprint, written or changed, files=digest(found))
+            yield Delivery(partition, fingerprint, written or changed, files=files_digest(found))

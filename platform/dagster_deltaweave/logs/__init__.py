@@ -14,7 +14,13 @@ from dagster_deltaweave.logs.changeset_log import (
     number_metadata,
     pending_changes,
 )
-from dagster_deltaweave.logs.delta_log import Commit, DeltaLog, FoundTable, Position, find_tables
+from dagster_deltaweave.logs.delta_log import (
+    DeltaLog,
+    FoundTable,
+    LoggedCommit,
+    Position,
+    find_tables,
+)
 from dagster_deltaweave.logs.held_partitions import (
     NOTHING,
     HeldPartitions,
@@ -31,10 +37,10 @@ from dagster_deltaweave.logs.history import last_change, version_with_rows_of
 
 __all__ = [
     "NOTHING",
-    "Commit",
     "DeltaLog",
     "FoundTable",
     "HeldPartitions",
+    "LoggedCommit",
     "PendingChanges",
     "Position",
     "batches_after",

@@ -18,8 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_deltaweave.storage import file_system, local_path, redacted, without_query
 from deltaweave.changes.commit_lines import applied_in_line
-from deltaweave.delta.log import Commit as CommitActions
-from deltaweave.delta.log import FileChanges, commit_from, file_changes_from, newest_checkpoint
+from deltaweave.delta.log import (
+    Commit,
+    FileChanges,
+    commit_from,
+    file_changes_from,
+    newest_checkpoint,
+)
 from deltaweave.errors import SourceError
 
 if TYPE_CHECKING:
@@ -47,7 +52,7 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Commit:
+class LoggedCommit:
     """One commit of a table.
 
     Attributes:
@@ -88,7 +93,7 @@ class DeltaLog:
         self._store, base = file_system(location)
         self._directory = f"{base}/_delta_log"
 
-    def after(self, position: Position, limit: int | None = None) -> list[Commit] | None:
+    def after(self, position: Position, limit: int | None = None) -> list[LoggedCommit] | None:
         """Return the commits after a position, oldest first.
 
         Args:
@@ -114,24 +119,24 @@ class DeltaLog:
         # Earlier releases kept the time 0 for a commit without a time.
         return position in (commit.position, self._dated(commit))
 
-    def all(self, limit: int | None = None) -> list[Commit]:
+    def all(self, limit: int | None = None) -> list[LoggedCommit]:
         """Return the commits that the log still holds, oldest first; none if there is no table."""
         versions = self._versions()
         return list(islice(self._from(versions[0]), limit)) if versions else []
 
-    def newest_first(self) -> Iterator[Commit]:
+    def newest_first(self) -> Iterator[LoggedCommit]:
         """Yield the commits that the log still holds, newest first."""
         for version in reversed(self._versions()):
             commit = self.commit(version)
             if commit is not None:
                 yield commit
 
-    def commit(self, version: int) -> Commit | None:
+    def commit(self, version: int) -> LoggedCommit | None:
         """Return the commit of a version, or None if the log does not hold it."""
         commit = self._as_written(version)
         return None if commit is None else replace(commit, position=self._dated(commit))
 
-    def _as_written(self, version: int) -> Commit | None:
+    def _as_written(self, version: int) -> LoggedCommit | None:
         """Return the commit of a version, with the time 0 if its writer gave none."""
         name = f"{version:020}.json"
         text = self._read(name)
@@ -142,7 +147,7 @@ class DeltaLog:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{name} holds no commit ({type(error).__name__}: {error})") from None
 
-    def with_column_names(self, commits: list[Commit]) -> list[Commit]:
+    def with_column_names(self, commits: list[LoggedCommit]) -> list[LoggedCommit]:
         """Replace physical names of partition columns in the commits by the columns' names.
 
         The names are in the log's newest schema. It is read only if Delta generated a physical
@@ -200,7 +205,7 @@ class DeltaLog:
         except OSError as error:
             raise ValueError(f"{checkpoint} is damaged ({error})") from None
 
-    def _from(self, version: int) -> Iterator[Commit]:
+    def _from(self, version: int) -> Iterator[LoggedCommit]:
         """Yield the commits from a version on; several are read at a time."""
         with ThreadPoolExecutor(_AT_ONCE) as readers:
             # The first one is read alone, because usually there is none.
@@ -213,7 +218,7 @@ class DeltaLog:
                     version += 1
                 commits = list(readers.map(self.commit, range(version, version + _AT_ONCE)))
 
-    def _dated(self, commit: Commit) -> Position:
+    def _dated(self, commit: LoggedCommit) -> Position:
         """Return the position of a commit; if the commit has no time, its file's time is used."""
         if commit.position.timestamp:
             return commit.position
@@ -247,7 +252,7 @@ class DeltaLog:
             return None
 
 
-def _renamed(commit: Commit, names: Mapping[str, str]) -> Commit:
+def _renamed(commit: LoggedCommit, names: Mapping[str, str]) -> LoggedCommit:
     renamed = (
         tuple(sorted((names.get(name, name), value) for name, value in values))
         for values in commit.partitions
@@ -276,7 +281,7 @@ def _metadata(text: bytes) -> Mapping[str, Any] | None:
     return None
 
 
-def _commit(version: int, text: bytes) -> Commit:
+def _commit(version: int, text: bytes) -> LoggedCommit:
     info: dict[str, Any] = {}
     partitions = set()
     changes_data = False
@@ -292,7 +297,7 @@ def _commit(version: int, text: bytes) -> Commit:
             # The protocol lets a remove omit its partition, but current writers include it.
             partitions.add(tuple(sorted((file.get("partitionValues") or {}).items())))
     timestamp = info.get("inCommitTimestamp") or info.get("timestamp") or 0
-    return Commit(
+    return LoggedCommit(
         position=Position(version, int(timestamp)),
         operation=info.get("operation") or "",
         engine=info.get("engineInfo") or "",
@@ -430,7 +435,7 @@ class LogAt:
 
     place: str
 
-    def commit(self, version: int) -> CommitActions | None:
+    def commit(self, version: int) -> Commit | None:
         """Return the commit of a version, or None."""
         # Not of files, whose actions are many.
         actions = self._actions(version, (b'"commitInfo"', b'"txn"'))

@@ -44,7 +44,7 @@ _AT_FIRST = 100
 
 
 @dataclass(frozen=True)
-class Change:
+class LastChange:
     """The last commit that changed a table's rows, as far as its log shows.
 
     Attributes:
@@ -61,14 +61,14 @@ class Change:
     newest: int
 
 
-def last_change(table: Table) -> Change:
+def last_change(table: Table) -> LastChange:
     """Return the newest commit of a table that may have changed its rows.
 
     Raises:
         DeltaweaveError: There is no table.
     """
     table.version()  # raises an error with the table's name if there is none
-    for commits, is_all in _further_and_further_back(table):
+    for commits, is_all in _growing_pages(table):
         for commit in commits:
             if not _left_rows(commit):
                 return _change(commit, commits, is_in_log=True)
@@ -96,14 +96,14 @@ def version_with_rows_of(table: Table, time_ms: int) -> int:
     if _latest(newest.committed_at_ms) <= time_ms:
         return newest.version
     commits: list[Row] = []
-    for commits, _ in _further_and_further_back(table):
+    for commits, _ in _growing_pages(table):
         if _latest(commits[-1].ms) <= time_ms:
             break
     since = [each for each in commits if _latest(each.ms) > time_ms]
     seen: int = since[-1].version - 1 if since else newest.version
     for commit in reversed(since):
         if seen == -1 and commit.operation != _CREATED_EMPTY:
-            raise _made_meanwhile(table, commit)
+            raise _created_meanwhile(table, commit)
         if seen != -1 and not _left_rows(commit):
             break
         seen = commit.version
@@ -115,7 +115,7 @@ def _latest(ms: int) -> int:
     return ms + 999 if ms % 1000 == 0 else ms
 
 
-def _made_meanwhile(table: Table, commit: Row) -> CommitConflictError:
+def _created_meanwhile(table: Table, commit: Row) -> CommitConflictError:
     return CommitConflictError(
         f"another writer created the table with rows in the meantime, by {commit.operation}.",
         table=table.path_or_name,
@@ -125,7 +125,7 @@ def _made_meanwhile(table: Table, commit: Row) -> CommitConflictError:
     )
 
 
-def _further_and_further_back(table: Table) -> Iterator[tuple[list[Row], bool]]:
+def _growing_pages(table: Table) -> Iterator[tuple[list[Row], bool]]:
     """Yield the newest commits, ten times as many in each step, and whether they are all."""
     limit = _AT_FIRST
     while True:
@@ -146,9 +146,9 @@ def _newest_commits(table: Table, limit: int) -> list[Row]:
     return history.selectExpr(*columns).collect()
 
 
-def _change(commit: Row, commits: list[Row], *, is_in_log: bool) -> Change:
+def _change(commit: Row, commits: list[Row], *, is_in_log: bool) -> LastChange:
     committed_at = datetime.fromtimestamp(commit.ms / 1000, timezone.utc)
-    return Change(commit.version, committed_at, is_in_log, commits[0].version)
+    return LastChange(commit.version, committed_at, is_in_log, commits[0].version)
 
 
 def _left_rows(commit: Row) -> bool:

@@ -97,7 +97,7 @@ def phase_lines(result: MergeResult) -> Iterator[PhaseLine]:
     why = _MATERIALIZATION.get(result.source_materialization, result.source_materialization)
     source = counted(metrics.num_source_rows, "row") + (f", {why}" if why else "")
     scanned = f"{_skipped_files(result)}{_touched_files(result)}"
-    added = readable(metrics.num_target_bytes_added)
+    added = readable_size(metrics.num_target_bytes_added)
     written = (
         f"{STRATEGIES.get(result.strategy, result.strategy)}: {_changed_rows(result)}, "
         f"{metrics.num_target_rows_copied:,} copied; "
@@ -114,7 +114,7 @@ def phase_lines(result: MergeResult) -> Iterator[PhaseLine]:
     yield PhaseLine("Commit", _committed(result), result.commit_time_ms / 1000)
 
 
-def readable(size_in_bytes: int) -> str:
+def readable_size(size_in_bytes: int) -> str:
     """Return a size in bytes in the unit that people read it in, e.g. `1.2 MB`."""
     size, unit = float(size_in_bytes), "bytes"
     for larger in ("kB", "MB", "GB", "TB"):
@@ -141,7 +141,7 @@ def _skipped_files(result: MergeResult) -> str:
     bytes_skipped = bytes_before - metrics.num_target_bytes_after_skipping
     return (
         f"{skipped:,} of {counted(before, 'file')} skipped "
-        f"({readable(bytes_skipped)} of {readable(bytes_before)})"
+        f"({readable_size(bytes_skipped)} of {readable_size(bytes_before)})"
     )
 
 

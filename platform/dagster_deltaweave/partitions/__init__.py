@@ -1,8 +1,8 @@
 """The partitions of a run, and the rows of a table that belong to them.
 
-- `run_partitions`: which partitions a run is for, and whether it is a full refresh.
+- `run_partitions`: which partitions a run is for, whether it is a full refresh, and which runs of
+  partitions are under way.
 - `partition_order`: which of two partitions is the older one.
-- `partition_runs`: which runs of partitions are under way or have ended without a merge.
 - `backfill_partitions`: for which partitions backfills have still to make runs.
 - `predicate`: the SQL predicate of the rows that belong to partitions.
 """
@@ -20,13 +20,6 @@ from dagster_deltaweave.partitions.partition_order import (
     newest_first,
     partition_positions,
 )
-from dagster_deltaweave.partitions.partition_runs import (
-    ended_at,
-    is_under_way,
-    partitions_of_run,
-    planned_assets,
-    unmerged_attempts,
-)
 from dagster_deltaweave.partitions.predicate import NO_ROW_PREDICATE, partition_predicate
 from dagster_deltaweave.partitions.run_partitions import (
     ATTEMPT_TAG,
@@ -40,16 +33,21 @@ from dagster_deltaweave.partitions.run_partitions import (
     WAITED_TAG,
     by_run,
     covers_all_partitions,
+    ended_at,
     hidden_tag,
     is_full_refresh,
     is_refresh,
+    is_under_way,
     lists_partitions,
     output_is_full_refresh,
     output_partition_keys,
     partition_keys,
     partition_tags,
+    partitions_of_run,
+    planned_assets,
     shown_name,
     tags_of_run,
+    unmerged_attempts,
     written_tag,
     wrote,
 )

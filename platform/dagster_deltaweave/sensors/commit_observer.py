@@ -32,7 +32,7 @@ from dagster import (
 )
 
 from dagster_deltaweave.dagster_private import DATA_VERSION_TAG, AssetGraph
-from dagster_deltaweave.logs import Commit, DeltaLog, Position
+from dagster_deltaweave.logs import DeltaLog, LoggedCommit, Position
 from dagster_deltaweave.partitions import planned_assets
 from dagster_deltaweave.run_mark import run_id_in, session_runs_in
 from dagster_deltaweave.sensors.run_requests import SensorArguments, check_least
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-VERSION = "commit/version"
-TIMESTAMP = "commit/timestamp"
+COMMIT_VERSION = "commit/version"
+COMMIT_TIMESTAMP = "commit/timestamp"
 
 _BY_RUNS = ("merge/version", "write/version", "rematerialize/version")
 _GOING_ON = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
@@ -67,14 +67,14 @@ class _Fetch(Protocol):
 def position_metadata(position: Position) -> dict[str, MetadataValue]:
     """Return a commit's version and time as metadata; `position_in` reads them back."""
     return {
-        VERSION: MetadataValue.int(position.version),
-        TIMESTAMP: MetadataValue.timestamp(position.timestamp / 1000),
+        COMMIT_VERSION: MetadataValue.int(position.version),
+        COMMIT_TIMESTAMP: MetadataValue.timestamp(position.timestamp / 1000),
     }
 
 
 def position_in(metadata: Mapping[str, Any]) -> Position | None:
     """Return the position of the commit that metadata describes, or None."""
-    version, timestamp = metadata.get(VERSION), metadata.get(TIMESTAMP)
+    version, timestamp = metadata.get(COMMIT_VERSION), metadata.get(COMMIT_TIMESTAMP)
     if version is None or timestamp is None:
         return None
     return Position(int(version.value), round(timestamp.value * 1000))
@@ -144,7 +144,7 @@ def _newest_first(
 
 
 @dataclass(frozen=True)
-class Followed:
+class FollowedTable:
     """Where a table is, and up to which commit it was read.
 
     Attributes:
@@ -167,19 +167,23 @@ class TableLook:
         is_first: Whether there is no record that the table was read before.
     """
 
-    followed: Followed | None
-    of_others: Sequence[Commit]
+    followed: FollowedTable | None
+    of_others: Sequence[LoggedCommit]
     note: str
     is_first: bool = False
 
 
 def look_for_commits(
-    instance: DagsterInstance, key: AssetKey, location: str, before: Followed | None, limit: int
+    instance: DagsterInstance,
+    key: AssetKey,
+    location: str,
+    before: FollowedTable | None,
+    limit: int,
 ) -> TableLook:
     """Return the commits since the last look that no run made and no observation has recorded."""
     log = DeltaLog(location)
     observed = None if before else last_observed(instance, key)
-    before = Followed(location, observed) if observed else before
+    before = FollowedTable(location, observed) if observed else before
     commits = _commits_after(log, location, before, limit) if before else None
     if before is None or commits is None:
         return _first_look(log, location)
@@ -193,7 +197,7 @@ def look_for_commits(
         )
     else:
         note = f"{len(commits)} new commits of {key.to_user_string()}, all of runs"
-    return TableLook(Followed(location, seen), others, note)
+    return TableLook(FollowedTable(location, seen), others, note)
 
 
 def _first_look(log: DeltaLog, location: str) -> TableLook:
@@ -201,12 +205,12 @@ def _first_look(log: DeltaLog, location: str) -> TableLook:
     if newest is None:
         return TableLook(None, [], f"there is no Delta table at {location} yet")
     note = f"{location} is followed from version {newest.version} on"
-    return TableLook(Followed(location, newest.position), [], note, is_first=True)
+    return TableLook(FollowedTable(location, newest.position), [], note, is_first=True)
 
 
 def _commits_after(
-    log: DeltaLog, location: str, before: Followed, limit: int
-) -> list[Commit] | None:
+    log: DeltaLog, location: str, before: FollowedTable, limit: int
+) -> list[LoggedCommit] | None:
     """Return the commits to read, oldest first; None if the location holds another table."""
     # The position shows whether this is the same table, even if the table was moved.
     commits = log.after(before.seen, limit)
@@ -217,8 +221,8 @@ def _commits_after(
 
 
 def _judged(
-    instance: DagsterInstance, key: AssetKey, log: DeltaLog, commits: Sequence[Commit]
-) -> tuple[Sequence[Commit], list[Commit]]:
+    instance: DagsterInstance, key: AssetKey, log: DeltaLog, commits: Sequence[LoggedCommit]
+) -> tuple[Sequence[LoggedCommit], list[LoggedCommit]]:
     """Return the first commits whose writers are known by now, and those of them to observe."""
     by_session = _of_sessions(instance, key, commits)
     unmarked = [
@@ -253,7 +257,7 @@ def _judged(
 
 
 def _of_sessions(
-    instance: DagsterInstance, key: AssetKey, commits: Sequence[Commit]
+    instance: DagsterInstance, key: AssetKey, commits: Sequence[LoggedCommit]
 ) -> dict[int, bool | None]:
     """Return by version whether a run that committed it materialized the asset; None: it may yet.
 
@@ -355,7 +359,7 @@ def build_commit_observer(
 def _look_at_asset(
     context: SensorEvaluationContext,
     table: NamedAsset,
-    followed: dict[str, Followed],
+    followed: dict[str, FollowedTable],
     limit: int,
     materializes: bool,
 ) -> tuple[list[AssetEvent], str]:
@@ -422,11 +426,11 @@ def _graph(context: SensorEvaluationContext) -> AssetGraph | None:
     return None if context.repository_def is None else context.repository_def.asset_graph
 
 
-def _followed(context: SensorEvaluationContext) -> dict[str, Followed]:
+def _followed(context: SensorEvaluationContext) -> dict[str, FollowedTable]:
     try:
         tables = json.loads(context.cursor or "{}")
         return {
-            key: Followed(
+            key: FollowedTable(
                 str(each["location"]),
                 Position(int(each["seen"]["version"]), int(each["seen"]["timestamp"])),
             )
@@ -457,7 +461,7 @@ def _is_of_others(event: AssetEvent) -> bool:
     return isinstance(event, AssetObservation) and _OPERATION in event.metadata
 
 
-def _last_change(commits: Sequence[Commit]) -> list[Commit]:
+def _last_change(commits: Sequence[LoggedCommit]) -> list[LoggedCommit]:
     return [each for each in commits if each.changes_data][-1:]
 
 
@@ -469,7 +473,7 @@ def _beginning(key: AssetKey, seen: Position) -> AssetObservation:
     )
 
 
-def _observation(key: AssetKey, commit: Commit) -> AssetObservation:
+def _observation(key: AssetKey, commit: LoggedCommit) -> AssetObservation:
     return AssetObservation(
         asset_key=key,
         description=f"{commit.operation or 'A commit'} by another writer",
@@ -478,7 +482,7 @@ def _observation(key: AssetKey, commit: Commit) -> AssetObservation:
     )
 
 
-def _materialization(key: AssetKey, location: str, commit: Commit) -> AssetMaterialization:
+def _materialization(key: AssetKey, location: str, commit: LoggedCommit) -> AssetMaterialization:
     return AssetMaterialization(
         asset_key=key,
         description="Another writer changed rows of the table.",
@@ -487,7 +491,7 @@ def _materialization(key: AssetKey, location: str, commit: Commit) -> AssetMater
     )
 
 
-def _metadata(commit: Commit) -> dict[str, Any]:
+def _metadata(commit: LoggedCommit) -> dict[str, Any]:
     return {
         **position_metadata(commit.position),
         _OPERATION: MetadataValue.text(commit.operation),

@@ -37,12 +37,12 @@ from dagster_deltaweave.sensors.delivery_runs import (
 )
 from dagster_deltaweave.sensors.run_requests import (
     SensorArguments,
-    additions,
+    added_partitions,
     check_least,
     check_marker,
     known_partitions,
 )
-from dagster_deltaweave.sensors.target_tables import SensorTarget, Target, check_partitions
+from dagster_deltaweave.sensors.target_tables import SensorTarget, Target, check_target_partitions
 from dagster_deltaweave.storage import local_path, without_query
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset
 from deltaweave.counts import counted
@@ -172,7 +172,7 @@ def build_partition_sensor(
     """
     check_given_location(directory, operation="looking for new partitions")
     check_marker(name, marker)
-    check_partitions(name, target)
+    check_target_partitions(name, target)
     check_least(name, 1, max_requests_per_tick=max_requests_per_tick, attempts=attempts)
     check_least(name, 0, max_lateness_seconds=max_lateness_seconds)
     check_least(name, 0, retry_after_seconds=retry_after_seconds)
@@ -251,7 +251,7 @@ def _requests(
         run_requests=[
             delivery_run_request(each, standing, watched.tags_of(each)) for each, standing in chosen
         ],
-        dynamic_partitions_requests=additions(
+        dynamic_partitions_requests=added_partitions(
             context, watched.partitions_def, [each.partition for each, _ in chosen]
         ),
         asset_events=[

@@ -142,7 +142,7 @@ def first_without_a_run(
     return chosen, passed
 
 
-def additions(
+def added_partitions(
     context: SensorEvaluationContext,
     partitions_def: PartitionsDefinition[str] | None,
     partitions: Sequence[str],

@@ -21,16 +21,16 @@ from dagster import (
 )
 
 from dagster_deltaweave.dagster_private import DATA_VERSION_TAG
-from dagster_deltaweave.logs import Commit, DeltaLog, Position
+from dagster_deltaweave.logs import DeltaLog, LoggedCommit, Position
 from dagster_deltaweave.sensors.run_requests import (
     SensorArguments,
-    additions,
+    added_partitions,
     check_least,
     first_without_a_run,
     is_key,
     known_partitions,
 )
-from dagster_deltaweave.sensors.target_tables import SensorTarget, Target, check_partitions
+from dagster_deltaweave.sensors.target_tables import SensorTarget, Target, check_target_partitions
 from dagster_deltaweave.storage import redacted, without_query
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset
 from deltaweave.errors import SourceError
@@ -87,7 +87,7 @@ class Progress:
             and all(isinstance(each, str) for each in [self.after, *unknown.values()])
         )
 
-    def leads_to(self, commits: Sequence[Commit]) -> bool:
+    def leads_to(self, commits: Sequence[LoggedCommit]) -> bool:
         """Return whether these commits after `seen` include the version `until`."""
         if self.until is None or not self.until_timestamp:
             return True
@@ -119,7 +119,7 @@ class Change:
 
 def look_at_table(
     log: DeltaLog, progress: Progress | None, *, by_partition: bool
-) -> tuple[Progress, list[Commit]] | None:
+) -> tuple[Progress, list[LoggedCommit]] | None:
     """Return where the look at the table begins, and its commits from there; None without one."""
     commits = log.after(progress.seen) if progress else None
     if progress is not None and commits is not None and progress.leads_to(commits):
@@ -134,7 +134,7 @@ def look_at_table(
     return Progress(begin, unknown=progress.unknown if progress and is_cleaned_up else {}), commits
 
 
-def _newest_change(log: DeltaLog) -> list[Commit]:
+def _newest_change(log: DeltaLog) -> list[LoggedCommit]:
     """Return the newest commit that changed rows, or the newest of all if none in the log did."""
     newest = None
     for commit in log.newest_first():
@@ -146,7 +146,7 @@ def _newest_change(log: DeltaLog) -> list[Commit]:
 
 
 def changes_to_request(
-    commits: Sequence[Commit],
+    commits: Sequence[LoggedCommit],
     progress: Progress,
     known: frozenset[str] | None,
     partitions_def: PartitionsDefinition[str] | None,
@@ -182,7 +182,7 @@ def _spelt(position: Position) -> str:
 
 def progress_after(
     progress: Progress,
-    commits: Sequence[Commit],
+    commits: Sequence[LoggedCommit],
     changes: Sequence[Change],
     dealt_with: int,
     unknown: Mapping[str, str],
@@ -279,7 +279,7 @@ def build_table_sensor(
     check_given_location(table, operation="looking for new versions")
     check_least(name, 1, max_requests_per_tick=max_requests_per_tick)
     if partitions_def is not None:
-        check_partitions(name, target)
+        check_target_partitions(name, target)
     what = "changed partition" if partitions_def else "new version"
     shown = without_query(table)
 
@@ -347,7 +347,7 @@ def _tick(context: SensorEvaluationContext, watched: _Watched) -> SensorResult:
     )
     return SensorResult(
         run_requests=[_run_request(each, watched.run_tags) for each in now],
-        dynamic_partitions_requests=additions(
+        dynamic_partitions_requests=added_partitions(
             context, watched.partitions_def, [each.partition for each in now]
         ),
         # What a tick leaves for the next ones is of the same commits.
@@ -370,7 +370,7 @@ def _with_valid_keys(
     return [each for each in changes if each not in no_keys]
 
 
-def _look(watched: _Watched, before: Progress | None) -> tuple[Progress, list[Commit]] | None:
+def _look(watched: _Watched, before: Progress | None) -> tuple[Progress, list[LoggedCommit]] | None:
     """Return where the look begins, and the commits from there; None if there is no table."""
     try:
         log = DeltaLog(watched.table)
@@ -390,7 +390,7 @@ def _look(watched: _Watched, before: Progress | None) -> tuple[Progress, list[Co
 def _skip_reason(
     table: str,
     progress: Progress,
-    commits: Sequence[Commit],
+    commits: Sequence[LoggedCommit],
     passed: int,
     unknown: Mapping[str, str],
 ) -> str:
@@ -420,7 +420,7 @@ def _run_request(change: Change, run_tags: Mapping[str, str]) -> RunRequest:
     )
 
 
-def _arrival(source_asset: AssetKey, table: str, commit: Commit) -> AssetMaterialization:
+def _arrival(source_asset: AssetKey, table: str, commit: LoggedCommit) -> AssetMaterialization:
     return AssetMaterialization(
         asset_key=source_asset,
         description=f"A new version was found: {commit.operation or 'a commit'}.",

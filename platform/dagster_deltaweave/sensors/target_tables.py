@@ -74,7 +74,7 @@ class TargetAsset:
     @property
     def is_ordered(self) -> bool:
         """Whether an older partition must be merged before a newer one."""
-        return isinstance(self.declaration, MergeDeclaration) and self.declaration.needs_order
+        return self.declaration is not None and self.declaration.needs_order
 
     def holds(self, delivery: Delivery, directory: str) -> bool:
         """Return whether the table holds the delivery, or its partition if it counts once."""
@@ -234,7 +234,7 @@ class SensorTarget:
         return location
 
 
-def check_partitions(sensor: str, target: Target) -> None:
+def check_target_partitions(sensor: str, target: Target) -> None:
     """Refuse a target without partitions, if definitions or a job of ops are given for it.
 
     Of assets that are named by keys or selections, the first tick knows.

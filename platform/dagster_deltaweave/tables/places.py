@@ -33,7 +33,7 @@ NameOf = Callable[[str], str]
 
 
 @dataclass(frozen=True)
-class Place:
+class DataPlace:
     """A directory, or a table of a catalog, in which an asset keeps data.
 
     Attributes:
@@ -62,7 +62,7 @@ class Place:
 
 def places_of_assets(
     graph: AssetGraph, asset: AssetKey, path_of: PathOf, full_name: NameOf
-) -> Iterator[Place]:
+) -> Iterator[DataPlace]:
     """Yield the places of assets with the same IO manager, and of assets that declare a table."""
     own_manager = graph.get(asset).io_manager_key
     for key in graph.materializable_asset_keys:
@@ -72,23 +72,23 @@ def places_of_assets(
         if declaration is not None:
             yield from places_of(key, declaration, path_of if is_ours else None, full_name)
         elif is_ours and (path := _plain_path(key, node.metadata, path_of)):
-            yield Place(key, path, False, is_plain=True)
+            yield DataPlace(key, path, False, is_plain=True)
 
 
 def places_of(
     key: AssetKey, declaration: TableDeclaration, path_of: PathOf | None, full_name: NameOf
-) -> Iterator[Place]:
+) -> Iterator[DataPlace]:
     """Yield the places of one asset; without `path_of`, those that it declares itself."""
     for path, is_declared in _paths(key, declaration, path_of):
         if is_path(path):
             is_merged_on_read = isinstance(declaration, MergeOnReadDeclaration)
-            yield Place(key, path, is_declared, is_merged_on_read)
+            yield DataPlace(key, path, is_declared, is_merged_on_read)
         else:
             try:
                 name = full_name(path)
             except DeltaweaveError:
                 continue  # it is no name: that asset's own runs report the error
-            yield Place(key, name, is_declared, is_name=True)
+            yield DataPlace(key, name, is_declared, is_name=True)
 
 
 def _plain_path(key: AssetKey, metadata: Mapping[str, Any], path_of: PathOf) -> str | None:
@@ -100,12 +100,12 @@ def _plain_path(key: AssetKey, metadata: Mapping[str, Any], path_of: PathOf) -> 
     return path if is_path(path) else None
 
 
-def places_of_base(declaration: TableDeclaration | None, path_of: PathOf) -> Iterator[Place]:
+def places_of_base(declaration: TableDeclaration | None, path_of: PathOf) -> Iterator[DataPlace]:
     """Yield the place of the base that a run of its changes creates, even outside the graph."""
     if isinstance(declaration, MergeOnReadDeclaration) and declaration.part == "changes":
         path = path_of(declaration.base, declaration.of_part("base"))
         if is_path(path):
-            yield Place(declaration.base, path, False, True)
+            yield DataPlace(declaration.base, path, False, True)
 
 
 def _paths(
@@ -266,7 +266,7 @@ def check_places(
             context.log.warning(f"{error}\nIts table is there already, so it is written.")
 
 
-def _is_shared(place: Place, other: Place) -> bool:
+def _is_shared(place: DataPlace, other: DataPlace) -> bool:
     """Return whether two assets write rows into one table, and neither is merged on read."""
     is_merged_on_read = place.is_merged_on_read or other.is_merged_on_read
     return place.where == other.where and not is_merged_on_read and not place.is_name
@@ -276,7 +276,7 @@ def _misplaced(problem: str, path: str, other: str, hint: str) -> StatementError
     return StatementError(f"{problem} at {other}.", table=path, operation="locating", hint=hint)
 
 
-def _problem(place: Place, other: Place) -> str | None:
+def _problem(place: DataPlace, other: DataPlace) -> str | None:
     one, two = place.where, other.where
     if one == two:
         both = place.is_declared and other.is_declared

@@ -42,6 +42,9 @@ FROM = "deltaweave.from"
 _DIGITS = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
 _WITHOUT_LOSS = (ByteType, ShortType, IntegerType)
 
+_EPOCH = "TIMESTAMP_NTZ '1970-01-01 00:00:00'"
+_MICROSECOND = "INTERVAL '0.000001' SECOND"
+
 
 def plain(data_type: DataType) -> DataType:
     """Return the type with nulls allowed at every depth, and without its fields' metadata."""
@@ -272,10 +275,6 @@ def with_leaves_of(wanted: DataType, held: DataType) -> DataType:
             with_leaves_of(wanted.valueType, held.valueType),
         )
     return held
-
-
-_EPOCH = "TIMESTAMP_NTZ '1970-01-01 00:00:00'"
-_MICROSECOND = "INTERVAL '0.000001' SECOND"
 
 
 def collectable(value: Column, data_type: DataType) -> Column:

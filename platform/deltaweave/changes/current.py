@@ -66,6 +66,9 @@ SPOKEN_OF = f"{PREFIX}spoken_of"
 Named = Callable[[str], str]
 """Gives the SQL for a column of one side by the column's name."""
 
+NamedColumn = Callable[[str], Column]
+"""Gives a column of the row by its name."""
+
 
 @dataclass(frozen=True)
 class Combined:
@@ -336,9 +339,6 @@ def _clauses(events: Events) -> list[Clause]:
 
 def _quoted(values: Mapping[str, str]) -> dict[str, str | Column]:
     return {quoted(name): value for name, value in values.items()}
-
-
-NamedColumn = Callable[[str], Column]
 
 
 def clauses_for_other_keys(events: Events) -> list[Clause]:

@@ -25,6 +25,10 @@ from deltaweave.errors import SourceError, StatementError
 from deltaweave.retries import again_after_a_conflict
 from deltaweave.table import Table
 
+RESCUED_SCHEMA = "id STRING, rescued_at TIMESTAMP, reason STRING, message STRING, event STRING"
+"""The columns of the table of unusable events: `message` says where the event came from, `event` is
+JSON of the source's row or the text of the message, and `id` is a digest of both."""
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -103,11 +107,6 @@ class Delivery:
         if found.version is not None and found.version >= self.pair[1]:
             return Terms(self.pair, line)
         return Terms(None, line.with_pair(self.pair, held))
-
-
-RESCUED_SCHEMA = "id STRING, rescued_at TIMESTAMP, reason STRING, message STRING, event STRING"
-"""Its columns: `message` says where the event came from, `event` is JSON of the source's row or the
-text of the message, and `id` is a digest of both."""
 
 
 def rescued_table(table: Table, rescued: str | bool) -> Table | None:

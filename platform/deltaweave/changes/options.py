@@ -1,13 +1,14 @@
 """The options of change data capture: each is declared here once, with its default and checks."""
 
-from __future__ import annotations
+# No `from __future__ import annotations`: Dagster's components resolve the fields of dataclasses by
+# their annotations.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
@@ -21,7 +22,6 @@ from deltaweave.identifiers import RESERVED_PREFIX, quoted, spelled_as
 from deltaweave.table import Table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
     from typing_extensions import Self
 
 _OPERATION = "applying changes"
@@ -76,7 +76,7 @@ class EventOptions:
         if self.problem is not None:
             raise wrong(table, self.problem)
 
-    def spelled_as(self, columns: Sequence[str]) -> Self:
+    def spelled_as(self, columns: Sequence[str]) -> "Self":
         """Return the same options, with columns spelled as in `columns`."""
 
         def one(name: str | None) -> str | None:

@@ -71,6 +71,22 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _OWNER = "deltaweave.sideTableOf"
 """The table property of a side table with the id of its table."""
 
+logger = logging.getLogger(__name__)
+
+SETTLED = "deltaweave/settled"
+"""The application id whose version is that of a side table before it was rewritten."""
+
+TAKEN_OVER = "deltaweave/taken_over"
+"""The application id in a side table that holds what the source of a clone remembered."""
+
+_KEPT_LOOKS = 1_000
+
+_BY_PATH = re.compile(r"delta\.`(.*)`", re.DOTALL)
+
+_lock = threading.Lock()
+_last_noted = 0
+_looked_at: dict[tuple[str, str], int] = {}
+
 
 def side_table(table: Table, directory: str, owner: str | None = None) -> Table:
     """Return the side table of a table; it may not exist yet.
@@ -227,23 +243,6 @@ def may_hold_noted_before(kept_in: TableSnapshot, keep_for: timedelta) -> bool:
 
 def _ago(time: timedelta) -> datetime:
     return datetime.now(timezone.utc) - time
-
-
-logger = logging.getLogger(__name__)
-
-SETTLED = "deltaweave/settled"
-"""The application id whose version is that of a side table before it was rewritten."""
-
-TAKEN_OVER = "deltaweave/taken_over"
-"""The application id in a side table that holds what the source of a clone remembered."""
-
-_KEPT_LOOKS = 1_000
-
-_BY_PATH = re.compile(r"delta\.`(.*)`", re.DOTALL)
-
-_lock = threading.Lock()
-_last_noted = 0
-_looked_at: dict[tuple[str, str], int] = {}
 
 
 def noted_now() -> int:

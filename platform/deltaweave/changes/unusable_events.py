@@ -24,6 +24,13 @@ WRONG = "_cdc_wrong"
 
 _SHOWN = 10
 
+ABSENT = "_cdc_absent"
+"""Column of events: the columns that the event's message does not have (array of strings)."""
+
+_FIELD = "absent"
+
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
@@ -104,14 +111,6 @@ def refused(
         hint="Correct them or filter them out, or have them put into a table of their own "
         "(rescued=).",
     )
-
-
-ABSENT = "_cdc_absent"
-"""Column of events: the columns that the event's message does not have (array of strings)."""
-
-_FIELD = "absent"
-
-logger = logging.getLogger(__name__)
 
 
 def absent_of(source: DataFrame, message: str | None) -> list[Column]:

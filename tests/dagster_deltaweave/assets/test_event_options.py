@@ -1,13 +1,15 @@
 """The decorators take the options of change data capture as the engine declares them."""
 
-from __future__ import annotations
+# No `from __future__ import annotations`: Dagster resolves fields by their annotations.
 
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, fields
-from typing import Any
+from dataclasses import MISSING, dataclass, fields
+from datetime import timedelta
+from typing import Annotated, Any
 
 import pytest
+from dagster import Resolvable, Resolver
 
 from dagster_deltaweave import (
     CdcAssetComponent,
@@ -33,3 +35,22 @@ def test_a_decorator_and_its_component_take_each_option(
     keywords = inspect.signature(decorator).parameters
     assert {name: keywords[name].default for name in declared} == declared
     assert set(declared) <= set(component.model_fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfYaml(ChangeOptions, Resolvable):
+    """The options, with SQL alone in place of Columns."""
+
+    sequence_by: str
+    apply_as_deletes: str | None = None
+    apply_as_truncates: str | None = None
+    late_by: Annotated[
+        timedelta, Resolver(lambda _, days: timedelta(days=days), model_field_type=float)
+    ] = timedelta(days=7)
+
+
+def test_dagster_reads_the_options_from_yaml() -> None:
+    text = "keys: [id]\nsequence_by: at\nlate_by: 3\nstored_as_scd_type: 2"
+    options = OfYaml.resolve_from_yaml(text)
+    assert (options.keys, options.late_by) == (["id"], timedelta(days=3))
+    assert options.keeps_histories

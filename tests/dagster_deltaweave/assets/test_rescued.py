@@ -109,7 +109,7 @@ def test_an_endless_stream_counts_events_of_batches_that_append_nothing(
     )
     run = Definitions(assets=[*stream], jobs=[job], resources=resources).resolve_job_def("stream")
 
-    def told(key: AssetKey) -> tuple[str | None, Any]:
+    def reported(key: AssetKey) -> tuple[str | None, Any]:
         event = instance.get_latest_materialization_event(key)
         made = event.asset_materialization if event else None
         if made is None:
@@ -127,19 +127,19 @@ def test_an_endless_stream_counts_events_of_batches_that_append_nothing(
         try:
             for expected in (("1", 0), ("1", 1)):
                 now = expected
-                eventually(lambda now=now: running.done() or told(stream.changes.key) == now)
+                eventually(lambda now=now: running.done() or reported(stream.changes.key) == now)
                 assert not running.done()
                 land(WRONG)
-            assert told(stream.view.key) == ("1", 0)  # nothing changed for its readers
+            assert reported(stream.view.key) == ("1", 0)  # nothing changed for its readers
         finally:
             eventually(has_ended)
 
 
 def test_a_count_that_cannot_be_read_now_is_no_other_one() -> None:
-    told = change_events._Told(1, 2)
-    assert told.then(1, {}) == told
+    reported = change_events._Reported(1, 2)
+    assert reported.then(1, {}) == reported
     counted = {change_events.RESCUED_EVENTS: MetadataValue.int(3)}
-    assert told.then(1, counted) == change_events._Told(1, 3)
+    assert reported.then(1, counted) == change_events._Reported(1, 3)
 
 
 @pytest.mark.parametrize("declare", [cdc, merge_on_read])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dagster_deltaweave.io_manager.output import AfterCommit
+from dagster_deltaweave.io_manager.output import Recording
 
 
 def test_warnings_of_merge_and_recording_are_in_the_runs_log_and_metadata(
@@ -16,7 +16,7 @@ def test_warnings_of_merge_and_recording_are_in_the_runs_log_and_metadata(
 ) -> None:
     shown: dict[str, Any] = {}
     context: Any = SimpleNamespace(add_output_metadata=shown.update, log=logging.getLogger("run"))
-    after = AfterCommit(context, ["Spark does the merge: OverflowError"])
+    after = Recording(context, ["Spark does the merge: OverflowError"])
 
     def fail() -> dict[str, Any]:
         raise OSError("no answer")

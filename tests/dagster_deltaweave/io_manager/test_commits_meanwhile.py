@@ -280,7 +280,7 @@ def test_an_append_that_dies_after_its_commit_is_not_appended_again(
     monkeypatch: pytest.MonkeyPatch,
     retried_by: str,
 ) -> None:
-    write, died = stores.write_rows, []
+    write, died = stores.write_output, []
 
     def dies_once(*args: Any, **kwargs: Any) -> Any:
         written = write(*args, **kwargs)
@@ -289,7 +289,7 @@ def test_an_append_that_dies_after_its_commit_is_not_appended_again(
             raise OSError("the process is gone")
         return written
 
-    monkeypatch.setattr(stores, "write_rows", dies_once)
+    monkeypatch.setattr(stores, "write_output", dies_once)
     policy = RetryPolicy(max_retries=1) if retried_by == "step" else None
 
     @asset(metadata={"deltaweave/write": "append"}, retry_policy=policy)
@@ -314,10 +314,10 @@ def test_an_append_that_dies_after_its_commit_is_not_appended_again(
 def test_warnings_of_a_merge_are_in_the_log_and_the_metadata_of_its_run(
     spark: SparkSession, run: Run, table: AssetTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    merge = stores.merge_rows
+    merge = stores.merge_output
     monkeypatch.setattr(
         stores,
-        "merge_rows",
+        "merge_output",
         lambda *args: replace(merge(*args), warnings=("the key index lacks two files.",)),
     )
 

@@ -191,14 +191,14 @@ def test_a_newer_partition_is_refused_after_an_older_ones_run_failed(
 def test_of_two_concurrent_commits_the_older_is_retried_and_refused(
     spark: SparkSession, run: Run, table: AssetTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asset, merge = prices(spark), stores.merge_rows
+    asset, merge = prices(spark), stores.merge_output
 
     def overtaken(*arguments: Any) -> MergeResult:
-        monkeypatch.setattr(stores, "merge_rows", merge)
+        monkeypatch.setattr(stores, "merge_output", merge)
         run(asset, partition=SECOND, tags={ORDER_TAG: "any"})  # it waits for no other run
         return merge(*arguments)
 
-    monkeypatch.setattr(stores, "merge_rows", overtaken)
+    monkeypatch.setattr(stores, "merge_output", overtaken)
     result = run(asset, partition=FIRST, raise_on_error=False)
 
     kinds = [event.event_type_value for event in result.all_node_events]

@@ -27,7 +27,7 @@ from dagster_deltaweave.metadata.metadata_entries import (
     always_zero,
     counted,
     merge_metadata,
-    readable,
+    readable_size,
     summary,
 )
 from deltaweave import MergeMetrics, MergeResult, Table, TouchedFiles
@@ -124,8 +124,8 @@ def test_a_merge_is_one_observation_of_its_partition_with_its_phases(
     assert list(observation.metadata) == ["merge/phases"]
     phases = [each.data for each in observation.metadata["merge/phases"].records]
     numbers = in_the_table(values)
-    size = readable(numbers["merge/bytes_before_skipping"])
-    added = readable(numbers["merge/bytes_added"])
+    size = readable_size(numbers["merge/bytes_before_skipping"])
+    added = readable_size(numbers["merge/bytes_added"])
     assert [(each["phase"], each["what it did"]) for each in phases] == [
         (
             "Materialize source",
@@ -312,7 +312,7 @@ def test_each_strategy_has_a_sentence() -> None:
     ],
 )
 def test_sizes_are_in_units_that_people_read(size: int, said: str) -> None:
-    assert readable(size) == said
+    assert readable_size(size) == said
 
 
 @pytest.mark.minutes

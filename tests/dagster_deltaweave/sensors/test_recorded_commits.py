@@ -251,7 +251,7 @@ def test_a_backlog_is_read_only_as_far_as_the_cap(
     read: list[int] = []
     commit = delta_log.DeltaLog.commit
 
-    def counted(log: delta_log.DeltaLog, version: int) -> delta_log.Commit | None:
+    def counted(log: delta_log.DeltaLog, version: int) -> delta_log.LoggedCommit | None:
         read.append(version)
         return commit(log, version)
 

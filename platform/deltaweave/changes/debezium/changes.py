@@ -48,6 +48,43 @@ FROM_DEBEZIUM: Mapping[str, Any] = MappingProxyType(
 )
 """The arguments of `apply_changes` for rows from `debezium_changes`."""
 
+Connector = Literal["postgresql", "mysql", "sqlserver", "oracle", "mongodb"]
+
+# The fields of `source` with an event's position in its database's log.
+POSITIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "postgresql": {"lsn": "bigint"},
+        "mysql": {"file": "string", "pos": "bigint", "row": "int"},
+        "sqlserver": {"commit_lsn": "string", "change_lsn": "string", "event_serial_no": "bigint"},
+        "oracle": {"scn": "decimal(38,0)"},
+        "mongodb": {"ts_ms": "bigint", "ord": "int"},
+    }
+)
+
+# For each type, a value below all positions.
+_BEFORE_ALL: Mapping[str, Any] = MappingProxyType(
+    {"string": "", "bigint": -1, "int": -1, "decimal(38,0)": -1}
+)
+
+# For these databases, a snapshot's row has the position at which the snapshot was taken. For the
+# others, its position may be above that of a change which the row lacks: PostgreSQL and Oracle
+# number a change when it is made and not when it is committed, Debezium leaves the number out of
+# incremental snapshots of PostgreSQL, and for MongoDB it may be the time at which the row was sent.
+_SNAPSHOTS_HAVE_POSITIONS = ("mysql", "sqlserver")
+
+# MySQL's `row` starts again in each event of the log, and all events of a compressed transaction
+# have the position of the whole (binlog_transaction_compression). The offset orders them as the log
+# does, as it does with Oracle's changes of one SCN: `txSeq` starts again in each transaction.
+_NUMBERED_AGAIN = ("mysql", "row")
+
+# Tables have rows that earlier releases numbered, and changes of the same position come after them.
+_AFTER_ALL_ROWS = 2**31 - 1
+
+_FILES_IN_INNODB = ".ibb"
+_NO_POSITION = (
+    " is of a binary log in InnoDB, whose events have no position: set binlog_storage_engine=file."
+)
+
 
 def debezium_changes(
     envelopes: DataFrame,
@@ -204,44 +241,6 @@ def _units(
         )
     every: TimeUnit = "micros" if isinstance(time_unit, Mapping) else time_unit
     return {name: given.get(name, every) for name in wanted.names}
-
-
-Connector = Literal["postgresql", "mysql", "sqlserver", "oracle", "mongodb"]
-
-# The fields of `source` with an event's position in its database's log.
-POSITIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        "postgresql": {"lsn": "bigint"},
-        "mysql": {"file": "string", "pos": "bigint", "row": "int"},
-        "sqlserver": {"commit_lsn": "string", "change_lsn": "string", "event_serial_no": "bigint"},
-        "oracle": {"scn": "decimal(38,0)"},
-        "mongodb": {"ts_ms": "bigint", "ord": "int"},
-    }
-)
-
-# For each type, a value below all positions.
-_BEFORE_ALL: Mapping[str, Any] = MappingProxyType(
-    {"string": "", "bigint": -1, "int": -1, "decimal(38,0)": -1}
-)
-
-# For these databases, a snapshot's row has the position at which the snapshot was taken. For the
-# others, its position may be above that of a change which the row lacks: PostgreSQL and Oracle
-# number a change when it is made and not when it is committed, Debezium leaves the number out of
-# incremental snapshots of PostgreSQL, and for MongoDB it may be the time at which the row was sent.
-_SNAPSHOTS_HAVE_POSITIONS = ("mysql", "sqlserver")
-
-# It starts again in each event of the log, and all events of a compressed transaction have the
-# position of the whole (binlog_transaction_compression). The offset orders them as the log does. So
-# it does with Oracle's changes of one SCN: `txSeq` starts again in each transaction.
-_NUMBERED_AGAIN = ("mysql", "row")
-
-# Tables have rows that earlier releases numbered, and changes of the same position come after them.
-_AFTER_ALL_ROWS = 2**31 - 1
-
-_FILES_IN_INNODB = ".ibb"
-_NO_POSITION = (
-    " is of a binary log in InnoDB, whose events have no position: set binlog_storage_engine=file."
-)
 
 
 def position(

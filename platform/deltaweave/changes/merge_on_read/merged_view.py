@@ -2,8 +2,7 @@
 
 The changes are combined to one row for each key first. Then one of these joins follows:
 
-- `double_rank`: the newest row of each key in the union of both. It shuffles the
-base.
+- `double_rank`: the newest row of each key in the union of both. It shuffles the base.
 - `full_outer_join`: it shuffles the base too.
 - `left_join_anti_join`: the base left-joined with the changes, and an anti join for the changes of
   new keys. If the changes can be broadcast, the base is not shuffled. Its keys are read twice.
@@ -39,6 +38,10 @@ ViewMethod = Literal[
 METHODS: tuple[str, ...] = get_args(ViewMethod)
 
 _IN_BASE = "_cdc_in_base"
+
+# Equal values of these types have equal hashes.
+_HASHED = (IntegerType, LongType, DateType, TimestampType)
+_HASH = "_cdc_key_hash"
 
 
 @dataclass(frozen=True)
@@ -212,11 +215,6 @@ class MergedView:
 
 def _selected(rows: DataFrame, values: Mapping[str, str]) -> DataFrame:
     return rows.selectExpr(*[f"{value} AS {quoted(name)}" for name, value in values.items()])
-
-
-# Equal values of these types have equal hashes.
-_HASHED = (IntegerType, LongType, DateType, TimestampType)
-_HASH = "_cdc_key_hash"
 
 
 def with_other_keys(

@@ -16,9 +16,9 @@ from assets.tpcds import GeneratorError
 from benchmarks.data.tables import KeyType, Workspace
 from benchmarks.peers.peer import PeerError
 from benchmarks.report import Report
-from deltaweave import terminal
+from deltaweave import _terminal as terminal
+from deltaweave._terminal import FAILED, fail
 from deltaweave.errors import DeltaweaveError
-from deltaweave.terminal import FAILED, fail
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

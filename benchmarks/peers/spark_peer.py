@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from benchmarks.peers import peer_program
 from benchmarks.peers.peer import PeerError
-from deltaweave.session import delta_conf, local_conf
+from deltaweave._session import delta_conf, local_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

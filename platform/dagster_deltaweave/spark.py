@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from dagster_deltaweave.run_mark import mark_session, unmark_session
+from deltaweave._session import secret_keys
 from deltaweave.errors import NOTHING_DONE, StatementError
-from deltaweave.session import secret_keys
 
 if TYPE_CHECKING:
     from deltaweave.warm_driver.client import Attachment

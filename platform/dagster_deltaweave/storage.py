@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
-from deltaweave.locations import refuse_credentials
+from deltaweave._validation import refuse_credentials
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem

@@ -1,5 +1,6 @@
 from . import clauses as clauses
 from . import errors as errors
+from ._session import local_session as local_session
 from .changes.apply import apply_changes as apply_changes
 from .changes.debezium import FROM_DEBEZIUM as FROM_DEBEZIUM
 from .changes.debezium import debezium_changes as debezium_changes
@@ -10,7 +11,6 @@ from .engine.explain import MergePlan as MergePlan
 from .engine.report import MergeMetrics as MergeMetrics
 from .engine.report import MergeResult as MergeResult
 from .engine.report import TouchedFiles as TouchedFiles
-from .session import local_session as local_session
 from .session_merges import disable as disable
 from .session_merges import enable as enable
 from .statements import MergeBuilder as MergeBuilder

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from deltaweave import clauses as when
-from deltaweave.choices import check_choice
+from deltaweave._validation import check_choice
 from deltaweave.clauses import Clause
 from deltaweave.delta.commit import Lease
 from deltaweave.delta.jvm import active, translated

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Literal
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from deltaweave.choices import check_choice
+from deltaweave._retries import again_after_another_creator
+from deltaweave._validation import check_choice, refuse_credentials
 from deltaweave.delta.commit import (
     WantedTable,
     Write,
@@ -19,7 +20,7 @@ from deltaweave.delta.commit import (
     alone_on_local_disk,
     check_partition_times,
     create_table,
-    is_unwritten_otherwise,
+    is_unwritten_and_differs,
     make_anew,
     rewritable_partitions,
     run_command,
@@ -41,7 +42,7 @@ from deltaweave.delta.log import (
     TableSnapshot,
     bounded_columns,
     key_overlaps,
-    place_of_new_table,
+    location_of_new_table,
     strict,
     version_at,
 )
@@ -57,8 +58,6 @@ from deltaweave.errors import (
     TableNotFoundError,
 )
 from deltaweave.identifiers import is_path, literal, quoted
-from deltaweave.locations import refuse_credentials
-from deltaweave.retries import again_after_another_creator
 from deltaweave.statements import MergeBuilder
 
 if TYPE_CHECKING:
@@ -155,7 +154,7 @@ class Table:
                 create_table(self.spark, wanted, path=path, parts=self._parts)
             return True
         there = self.snapshot()
-        if is_unwritten_otherwise(there, wanted):
+        if is_unwritten_and_differs(there, wanted):
             with translated(self.path_or_name, operation="creation", commits=True):
                 make_anew(there, wanted)
         return False
@@ -173,7 +172,7 @@ class Table:
         if self._is_path or self.exists():
             return self.location()
         with translated(self.path_or_name, operation="creation"):
-            return str(place_of_new_table(self.spark, self._parts).toString())
+            return str(location_of_new_table(self.spark, self._parts).toString())
 
     def version(self) -> int:
         """Return the table's newest version."""

@@ -27,9 +27,9 @@ from dagster_deltaweave.components.table_component import PathSource
 from dagster_deltaweave.logs.delta_log import DeltaLog
 from dagster_deltaweave.tables import table_place
 from deltaweave import MergeOnReadTable, Table
+from deltaweave._validation import refuse_credentials
 from deltaweave.cli import app
 from deltaweave.errors import StatementError
-from deltaweave.locations import refuse_credentials
 
 LEAKY = "s3://AKIA7:hush/hush@lake/orders"
 MERGE = f"MERGE INTO delta.`{LEAKY}` t USING s ON t.k = s.k WHEN MATCHED THEN DELETE"

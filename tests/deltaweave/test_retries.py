@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from deltaweave import retries
+from deltaweave import _retries as retries
 
 
 def test_waits_between_commits_begin_after_two_losses_and_reach_two_s(

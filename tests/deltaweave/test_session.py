@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import MergeOnReadTable, Table, errors
-from deltaweave.session import local_conf
+from deltaweave._session import local_conf
 from tests.builders import write_table
 from tests.conftest import TINY_DATA
 
@@ -273,7 +273,7 @@ WITHOUT_DELTA = """
 import sys
 import deltaweave
 from pyspark.sql import SparkSession
-from deltaweave.session import delta_conf
+from deltaweave._session import delta_conf
 
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
 builder = builder.config("spark.log.level", "OFF")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from deltaweave import errors, tested_releases
+from deltaweave import _releases as tested_releases
+from deltaweave import errors
+from deltaweave._releases import TESTED, check_jar, check_pair, delta_package
 from deltaweave.delta.jvm import gateway, running_releases
-from deltaweave.tested_releases import TESTED, check_jar, check_pair, delta_package
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from assets import demo_places
-from deltaweave.session import local_conf
+from deltaweave._session import local_conf
 from resources import environments
 
 ROOT = Path(__file__).parents[2]

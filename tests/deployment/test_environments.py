@@ -12,8 +12,8 @@ from dagster._serdes import serialize_value
 from pyspark.sql import SparkSession
 
 from dagster_deltaweave import SparkDeltaIOManager, SparkResource
+from deltaweave._session import local_conf
 from deltaweave.errors import StatementError
-from deltaweave.session import local_conf
 from resources import environments
 from resources.environments import EnvironmentVariableError
 

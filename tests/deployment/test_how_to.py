@@ -23,7 +23,7 @@ from dagster_deltaweave.tables import (
     table_place,
 )
 from deltaweave import Table
-from deltaweave.session import delta_conf
+from deltaweave._session import delta_conf
 
 ROOT = Path(__file__).parents[2]
 HOW_TO = ROOT / "docs" / "how-to"

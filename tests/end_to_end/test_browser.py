@@ -9,15 +9,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from dagster import AssetKey, DagsterRunStatus
-from playwright.sync_api import Page, expect, sync_playwright
+from dagster import AssetKey, DagsterRunStatus, MetadataValue
+from playwright.sync_api import FloatRect, Locator, Page, ViewportSize, expect, sync_playwright
 
 from assets.demo_data import SCHEMA
 from tests.end_to_end.running import ROOT, RunningDagster, running_dagster
@@ -25,9 +27,14 @@ from tests.end_to_end.running import ROOT, RunningDagster, running_dagster
 pytestmark = pytest.mark.minutes
 
 MONTHS = ["2003-01", "2003-02", "2003-03", "2003-04"]
+REFUSED_MONTH = "2003-05"  # has two rows for some keys
 ROWS = 2_000
 
+SENSOR = "/locations/assets.definitions/sensors/web_returns_landed"
+
 WIDTH, HEIGHT = 1440, 900
+NAVIGATION = 240
+MARGIN = 12
 
 # As `make demo` does, without its data.
 DEMO_RUNS = """
@@ -38,15 +45,21 @@ with DagsterInstance.get() as instance:
     for request in requested_runs(instance):
         execute(instance, request)
 """
-# A sensor's cursor names the landing directory: the lake is shown as /lake, wherever it is.
+# Descriptions, statements and errors name the lake's tables: it is shown as /lake, wherever it is.
 WITHOUT_PATHS_OF_THIS_MACHINE = """
 pattern => {
+  // A highlighted statement has a path in several texts.
+  for (const code of document.querySelectorAll("code"))
+    if (new RegExp(pattern).test(code.textContent))
+      code.textContent = code.textContent.replace(new RegExp(pattern, "g"), "/lake");
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (texts.nextNode())
     texts.currentNode.nodeValue =
       texts.currentNode.nodeValue.replace(new RegExp(pattern, "g"), "/lake");
 }
 """
+# What the pages show while they load.
+LOADING = "[class*='Skeleton_skeleton'], [class*='Spinner_spinner'], [class*='bp5-spinner']"
 # What makes it start at once and call nobody.
 CHROMIUM_OPTIONS = [
     "--no-sandbox",
@@ -59,9 +72,15 @@ CHROMIUM_OPTIONS = [
 ]
 
 
-def land(lake: Path, month: str) -> None:
-    """Land a month: new returns, the more the later, and corrections of the month before."""
-    place = MONTHS.index(month)
+def land(lake: Path, month: str, *, twice: int = 0) -> None:
+    """Land a month: new returns, the more the later, and corrections of the month before.
+
+    Args:
+        lake: The lake.
+        month: The month.
+        twice: How many of its rows come twice.
+    """
+    place = [*MONTHS, REFUSED_MONTH].index(month)
     corrected = range(ROWS * (place - 1), ROWS * (place - 1) + 100 * place) if place else range(0)
     orders = [*corrected, *range(ROWS * place, ROWS * place + ROWS // 2 + 200 * place)]
     draw = random.Random(month)
@@ -78,33 +97,66 @@ def land(lake: Path, month: str) -> None:
     directory = lake / "landing" / "web_returns" / month
     directory.mkdir(parents=True)
     table = pa.table([*columns.values(), op], [*columns, "op"])
+    table = pa.concat_tables([table, table.slice(table.num_rows - twice)])
     pq.write_table(table, directory / "part-0.parquet")
     (directory / "_SUCCESS").touch()
 
 
+def environment_of(lake: Path) -> dict[str, str]:
+    return {"DELTAWEAVE_LAKE": str(lake), "DELTAWEAVE_ENV": "local"}
+
+
+def in_repository(lake: Path, *command: str) -> None:
+    variables = {**os.environ, "DAGSTER_HOME": str(lake / "dagster"), **environment_of(lake)}
+    subprocess.run(command, cwd=ROOT, env=variables, check=True)
+
+
 @pytest.fixture(scope="module")
-def dagster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDagster]:
-    lake = tmp_path_factory.mktemp("lake")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("lake")
+
+
+@pytest.fixture(scope="module")
+def without_runs(lake: Path) -> Iterator[RunningDagster]:
+    """A deployment in which nothing has run yet."""
     home = lake / "dagster"
-    environment = {"DELTAWEAVE_LAKE": str(lake), "DELTAWEAVE_ENV": "local"}
-
-    def in_repository(*command: str) -> None:
-        variables = {**os.environ, "DAGSTER_HOME": str(home), **environment}
-        subprocess.run(command, cwd=ROOT, env=variables, check=True)
-
-    in_repository("make", "--silent", f"DAGSTER_HOME={home}", f"{home}/dagster.yaml")
-    land(lake, MONTHS[0])
-    in_repository(sys.executable, "-c", DEMO_RUNS)
-    for month in MONTHS[1:]:
-        land(lake, month)
+    in_repository(lake, "make", "--silent", f"DAGSTER_HOME={home}", f"{home}/dagster.yaml")
     with running_dagster(
         lambda port: ["make", "ui", f"PORT={port}", f"DAGSTER_HOME={home}"],
         home,
         location="assets.definitions",
         settings=(home / "dagster.yaml").read_text(),
-        environment=environment,
+        environment=environment_of(lake),
     ) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def page_before_runs(without_runs: RunningDagster, page: Page) -> str:
+    """What an asset's page shows before its first run."""
+    page.goto(f"{without_runs.url}/assets/returns_by_reason?view=overview")
+    expect(page.get_by_text("Never materialized").first).to_be_visible()
+    expect(page.get_by_text("merge/statement", exact=True)).to_be_visible()
+    text = page.inner_text("body")
+    with tall(page):
+        last = page.get_by_text("deltaweave/merge", exact=True)
+        screenshot(
+            page,
+            "asset",
+            clip=between(page, page.get_by_text("Status", exact=True).first, last, right=1076),
+        )
+    return text
+
+
+@pytest.fixture(scope="module")
+def dagster(lake: Path, without_runs: RunningDagster, page_before_runs: str) -> RunningDagster:
+    """The deployment, once the first month is merged and others have landed."""
+    assert page_before_runs
+    land(lake, MONTHS[0])
+    in_repository(lake, sys.executable, "-c", DEMO_RUNS)
+    for month in MONTHS[1:]:
+        land(lake, month)
+    return without_runs
 
 
 @pytest.fixture(scope="module")
@@ -115,21 +167,73 @@ def page() -> Iterator[Page]:
         browser = playwright.chromium.launch(executable_path=executable, args=CHROMIUM_OPTIONS)
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
         page.set_default_timeout(60_000)
+        expect.set_options(timeout=60_000)
         yield page
         browser.close()
 
 
-def screenshot(page: Page, name: str, *, below: int = 0) -> None:
-    """Keep what is seen, where the variable says: `make screenshots` makes those of the README."""
+def settle(page: Page) -> None:
+    """Wait until the page has loaded and its text, but for times, stays for two seconds."""
+    before, unchanged = "", 0
+    for _ in range(240):
+        now = re.sub(r"\d+", "", page.inner_text("body"))
+        is_loading = page.locator(LOADING).filter(visible=True).count() or "Loading" in now
+        unchanged = unchanged + 1 if now == before and not is_loading else 0
+        if unchanged == 8:
+            return
+        before = now
+        page.wait_for_timeout(250)
+
+
+@contextmanager
+def tall(page: Page) -> Iterator[None]:
+    """Make the window so high that a page is shown without its scroll bars."""
+    page.set_viewport_size({"width": WIDTH, "height": 3_600})
+    try:
+        yield
+    finally:
+        page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+
+
+def between(
+    page: Page, first: Locator, last: Locator, *, left: int = NAVIGATION, right: int = WIDTH
+) -> FloatRect:
+    """Return the part of the page from one element to above another."""
+    settle(page)
+    expect(first).to_be_visible()
+    expect(last).to_be_visible()
+    top, bottom = first.bounding_box(), last.bounding_box()
+    assert top is not None
+    assert bottom is not None
+    start = max(0, top["y"] - MARGIN / 3)
+    return {"x": left, "y": start, "width": right - left, "height": bottom["y"] - MARGIN - start}
+
+
+def screenshot(page: Page, name: str, *, clip: FloatRect | None = None) -> None:
+    """Keep what is seen, where the variable says: `make screenshots` makes those of the docs."""
     directory = os.environ.get("DELTAWEAVE_SCREENSHOTS")
     if directory:
+        settle(page)
         page.wait_for_timeout(1_500)  # until nothing moves any more
         page.evaluate(WITHOUT_PATHS_OF_THIS_MACHINE, f"{tempfile.gettempdir()}/\\S*?/lake\\d*")
         assert tempfile.gettempdir() not in page.inner_text("body")
-        page.screenshot(
-            path=Path(directory) / f"{name}.png",
-            clip={"x": 0, "y": below, "width": WIDTH, "height": HEIGHT - below},
-        )
+        whole: FloatRect = {"x": NAVIGATION, "y": 0, "width": WIDTH - NAVIGATION, "height": HEIGHT}
+        page.screenshot(path=Path(directory) / f"{name}.png", clip=clip or whole)
+
+
+def folded(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_an_asset_shows_columns_and_statement_before_its_first_run(page_before_runs: str) -> None:
+    text = folded(page_before_runs)
+    for column in ("wr_reason_sk int", "returns bigint", "quantity bigint"):
+        assert column in text
+    assert "How many returns there are" in text
+    # The page breaks the statement into lines, none of which is cut off.
+    assert "MERGE INTO returns_by_reason AS t USING changes AS s" in text
+    assert "ON t.wr_reason_sk <=> s.wr_reason_sk" in text
+    assert "WHEN MATCHED AND (t.returns + s.returns = 0) THEN DELETE" in text
 
 
 def test_runs_of_the_demo_are_in_the_timeline_and_on_the_page_of_their_job(
@@ -151,24 +255,85 @@ def test_runs_of_the_demo_are_in_the_timeline_and_on_the_page_of_their_job(
 
 
 def test_the_pages_show_graph_sensor_run_and_merge_metrics(
-    dagster: RunningDagster, page: Page
+    lake: Path, dagster: RunningDagster, page: Page
 ) -> None:
     # The sensor is switched on, ticks, and what landed is merged month by month.
-    page.goto(f"{dagster.url}/locations/assets.definitions/sensors/web_returns_landed")
+    page.goto(f"{dagster.url}{SENSOR}")
     page.get_by_role("row", name="Running").locator("label, button").first.click()
     for month in MONTHS[1:]:
         run = dagster.requested(month)
         assert dagster.finished(run.run_id).status == DagsterRunStatus.SUCCESS, dagster.errors()
     expect(page.get_by_role("button", name="3 runs requested")).to_be_visible()
-    screenshot(page, "sensor", below=100)
 
-    # The graph shows where the table comes from and what comes of it.
-    page.goto(f"{dagster.url}/asset-groups")
+    _look_at_lineage(dagster, page)
+    _look_at_merge(dagster, page)
+
+    _look_at_sensor(dagster, page)
+    _materialize_from_page(dagster, page)
+    _look_at_failure(lake, dagster, page)
+
+
+def _look_at_lineage(dagster: RunningDagster, page: Page) -> None:
+    """The graph shows where the table comes from and what is made from it."""
+    assert page.context.browser is not None
+    window: ViewportSize = {"width": WIDTH, "height": HEIGHT}
+    # Its texts are small.
+    sharp = page.context.browser.new_page(viewport=window, device_scale_factor=2)
+    sharp.goto(f"{dagster.url}/asset-groups")
     for name in ("web_returns_landing", "web_returns", "returns_by_reason"):
-        expect(page.get_by_text(name, exact=True).first).to_be_visible()
-    screenshot(page, "lineage")
+        node = sharp.get_by_text(name, exact=True).filter(visible=True).last
+        expect(node).to_be_visible(timeout=60_000)
+    settle(sharp)
+    place = node.bounding_box()
+    assert place is not None
+    right_of_list = 556
+    clip: FloatRect = {"x": right_of_list, "y": place["y"] - 30, "width": 830, "height": 170}
+    screenshot(sharp, "lineage", clip=clip)
+    sharp.close()
 
-    # A month is materialized from its page, and its run succeeds.
+
+def _look_at_merge(dagster: RunningDagster, page: Page) -> None:
+    """What a merge did is on the asset's page: its summary first, its statement as a whole."""
+    metadata = _last_metadata(dagster)
+    page.goto(f"{dagster.url}/assets/web_returns?view=events")
+    entries = page.locator("table").filter(has_text="merge/summary")
+    expect(entries.get_by_role("row").first).to_contain_text("merge/summary")
+    expect(entries).to_contain_text(str(metadata["merge/summary"].value))
+    statement = re.sub(r"```(sql)?", "", str(metadata["merge/statement"].value))
+    assert folded(statement) in folded(page.inner_text("body"))
+    with tall(page):
+        settle(page)
+        heading = page.get_by_text(re.compile("materialized in run")).filter(visible=True).first
+        last = page.get_by_text("merge/metrics", exact=True).filter(visible=True).first
+        screenshot(page, "merge", clip=between(page, heading, last, left=541))
+
+        page.goto(f"{dagster.url}/assets/web_returns?view=overview")
+        page.get_by_text("Plots", exact=True).first.click()
+        first = page.get_by_text("merge/files_skipped", exact=True).first
+        expect(first).to_be_visible()
+        expect(page.locator("canvas").first).to_be_visible()
+        last = page.get_by_text("merge/source_rows", exact=True).first
+        screenshot(page, "plots", clip=between(page, first, last, right=1076))
+
+
+def _look_at_sensor(dagster: RunningDagster, page: Page) -> None:
+    """A tick that requests nothing says why."""
+    page.goto(f"{dagster.url}{SENSOR}")
+    # As its status and its result: a tick under way has none of the two.
+    row = page.get_by_role("row").filter(has_text=re.compile("0 runs requested.*0 runs requested"))
+    expect(row.first).to_be_visible()
+    screenshot(page, "sensor")
+    row.first.get_by_role("button", name="0 runs requested").click()
+    expect(page.get_by_role("dialog")).to_contain_text(re.compile(r"No new partition in .*merged"))
+    settle(page)
+    shown = page.get_by_role("dialog").bounding_box()
+    assert shown is not None
+    clip: FloatRect = {"x": shown["x"], "y": shown["y"], "width": shown["width"], "height": 190}
+    screenshot(page, "skipped", clip=clip)
+
+
+def _materialize_from_page(dagster: RunningDagster, page: Page) -> None:
+    """A month is materialized from its page; its run succeeds, and its numbers are shown."""
     page.goto(f"{dagster.url}/assets/web_returns")
     page.get_by_role("button", name="Materialize").first.click()
     dialog = page.get_by_role("dialog")
@@ -192,21 +357,40 @@ def test_the_pages_show_graph_sensor_run_and_merge_metrics(
     assert dagster.finished(again.run_id).status == DagsterRunStatus.SUCCESS, dagster.errors()
     page.goto(f"{dagster.url}/runs/{again.run_id}")
     expect(page.get_by_text("Success", exact=True).first).to_be_visible()
+    expect(page.get_by_text("RUN_SUCCESS", exact=True).first).to_be_visible()
     screenshot(page, "run")
 
-    # What its merge did is on the asset's page, as numbers and as plots.
-    event = dagster.instance.get_latest_materialization_event(AssetKey("web_returns"))
-    assert event is not None
-    assert event.asset_materialization is not None
-    updated = event.asset_materialization.metadata["merge/rows_updated"].value
+    updated = _last_metadata(dagster)["merge/rows_updated"].value
     assert updated == ROWS // 2 + 200 * 3 + 100 * 3 - 60  # all of the month but its deletes
     page.goto(f"{dagster.url}/assets/web_returns?view=events")
     shown = page.get_by_role("row", name="merge/rows_updated")
     expect(shown).to_contain_text(str(updated))
-    page.goto(f"{dagster.url}/assets/web_returns?view=overview")
-    page.get_by_text("Plots", exact=True).first.click()
-    heading = page.get_by_text("merge/rows_updated", exact=True).first
-    heading.scroll_into_view_if_needed()
-    expect(heading).to_be_visible()
-    expect(page.locator("canvas").first).to_be_visible()
-    screenshot(page, "plots")
+
+
+def _look_at_failure(lake: Path, dagster: RunningDagster, page: Page) -> None:
+    """A run that fails says what happened, in which state the table is, and what to do."""
+    land(lake, REFUSED_MONTH, twice=2)
+    run = dagster.requested(REFUSED_MONTH)
+    assert dagster.finished(run.run_id).status == DagsterRunStatus.FAILURE
+    page.goto(f"{dagster.url}/runs/{run.run_id}")
+    expect(page.get_by_text("RUN_FAILURE", exact=True).first).to_be_visible()
+    page.get_by_placeholder("Filter…").fill("Nothing was committed")
+    error = page.get_by_text(re.compile("Return one row for each key")).filter(visible=True).first
+    expect(error).to_be_visible()
+    settle(page)
+    place = error.bounding_box()
+    assert place is not None
+    clip: FloatRect = {
+        "x": NAVIGATION,
+        "y": 0,
+        "width": WIDTH - NAVIGATION,
+        "height": place["y"] + place["height"] + MARGIN,
+    }
+    screenshot(page, "failure", clip=clip)
+
+
+def _last_metadata(dagster: RunningDagster) -> Mapping[str, MetadataValue[Any]]:
+    event = dagster.instance.get_latest_materialization_event(AssetKey("web_returns"))
+    assert event is not None
+    assert event.asset_materialization is not None
+    return event.asset_materialization.metadata

@@ -10,7 +10,7 @@ from dagster import AssetsDefinition, DagsterInvalidDefinitionError
 
 from dagster_deltaweave.assets.table_asset import KINDS, DagsterArguments, asset_key, table_asset
 from dagster_deltaweave.tables import ChangesDeclaration, CurrentTableOptions, problem_of_table_key
-from deltaweave.choices import choice_problem
+from deltaweave._validation import choice_problem
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

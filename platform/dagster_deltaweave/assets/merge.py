@@ -19,7 +19,7 @@ from dagster_deltaweave.tables import (
     problem_of_table_key,
     touched_upstreams,
 )
-from deltaweave.choices import choice_problem
+from deltaweave._validation import choice_problem
 from deltaweave.clauses import Clause
 from deltaweave.identifiers import unquoted
 

@@ -49,8 +49,8 @@ from dagster_deltaweave.tables import (
     problem_of_table_key,
     run_locator,
 )
+from deltaweave._validation import choice_problem
 from deltaweave.changes.merge_on_read import Strategy
-from deltaweave.choices import choice_problem
 from deltaweave.identifiers import is_path
 
 if TYPE_CHECKING:

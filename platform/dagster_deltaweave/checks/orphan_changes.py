@@ -26,7 +26,7 @@ from dagster_deltaweave.checks.check_definition import (
 from dagster_deltaweave.checks.table_rows import sample_table
 from dagster_deltaweave.metadata import TABLE_ID, TABLE_VERSION
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset
-from deltaweave.counts import counted
+from deltaweave._validation import counted
 from deltaweave.identifiers import RESERVED_PREFIX, column
 
 if TYPE_CHECKING:

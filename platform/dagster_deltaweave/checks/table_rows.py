@@ -43,7 +43,7 @@ from dagster_deltaweave.checks.check_definition import (
 from dagster_deltaweave.dagster_private import AssetCheckExecutionRecordStatus
 from dagster_deltaweave.logs import last_change
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset
-from deltaweave.counts import counted
+from deltaweave._validation import counted
 from deltaweave.errors import TableNotFoundError
 from deltaweave.identifiers import RESERVED_PREFIX, column
 

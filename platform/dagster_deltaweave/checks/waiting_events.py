@@ -33,8 +33,8 @@ from dagster_deltaweave.tables import (
     run_locator,
     table_declaration,
 )
+from deltaweave._validation import counted
 from deltaweave.changes.delivery import num_rescued, rescued_table
-from deltaweave.counts import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -33,9 +33,9 @@ from dagster_deltaweave.dagster_private import TableMetadataSet, UriMetadataSet
 from dagster_deltaweave.logs import FoundTable, find_tables
 from dagster_deltaweave.storage import local_path, without_query
 from dagster_deltaweave.tables import problem_of_table_key
+from deltaweave._validation import check_given_location
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import table_name
-from deltaweave.locations import check_given_location
 
 FOUND_KINDS = frozenset({"delta"})
 

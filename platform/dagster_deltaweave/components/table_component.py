@@ -34,8 +34,8 @@ from pydantic import Field, InstanceOf, create_model, field_validator
 from dagster_deltaweave.assets import KINDS, DagsterArguments
 from dagster_deltaweave.landing import literal_path
 from dagster_deltaweave.partitions import partition_keys
+from deltaweave._validation import check_given_location
 from deltaweave.errors import SourceError
-from deltaweave.locations import check_given_location
 
 _SPARK = "spark"
 

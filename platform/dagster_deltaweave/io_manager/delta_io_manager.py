@@ -41,8 +41,8 @@ from dagster_deltaweave.partitions import output_is_full_refresh, output_partiti
 from dagster_deltaweave.run_mark import mark_commits_with_run
 from dagster_deltaweave.spark import SparkResource
 from dagster_deltaweave.tables import MergeDeclaration, Namespace, TableLocator
+from deltaweave._validation import check_given_location
 from deltaweave.delta.commit import without_session_pair
-from deltaweave.locations import check_given_location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -19,7 +19,7 @@ from dagster_deltaweave.tables import (
     table_declaration,
     table_place,
 )
-from deltaweave.choices import choice_problem
+from deltaweave._validation import choice_problem
 from deltaweave.errors import StatementError
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from dagster_deltaweave.storage import file_system
+from deltaweave._validation import check_given_location
 from deltaweave.delta.jvm import translated
 from deltaweave.delta.log import STRICTLY
 from deltaweave.errors import DeltaweaveError, SourceError, StatementError
 from deltaweave.identifiers import is_path, quoted
-from deltaweave.locations import check_given_location
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession

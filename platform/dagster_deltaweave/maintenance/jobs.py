@@ -36,7 +36,7 @@ from dagster_deltaweave.dagster_private import CheckError
 from dagster_deltaweave.logs import PendingChanges
 from dagster_deltaweave.run_mark import mark_commits_with_run
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset, run_locator
-from deltaweave.counts import counted
+from deltaweave._validation import counted
 from deltaweave.errors import DeltaweaveError, StatementError, Transient
 from deltaweave.maintenance import OPERATIONS, Done, UpkeepPolicy
 

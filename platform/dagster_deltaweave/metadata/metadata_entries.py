@@ -21,7 +21,7 @@ from dagster import AssetKey, AssetObservation, MetadataValue, TableColumn, Tabl
 
 from dagster_deltaweave.dagster_private import TableMetadataSet, UriMetadataSet
 from dagster_deltaweave.tables import column_schema
-from deltaweave.counts import counted
+from deltaweave._validation import counted
 from deltaweave.identifiers import table_name
 
 if TYPE_CHECKING:

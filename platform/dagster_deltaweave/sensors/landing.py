@@ -45,8 +45,7 @@ from dagster_deltaweave.sensors.run_requests import (
 from dagster_deltaweave.sensors.target_tables import SensorTarget, Target, check_target_partitions
 from dagster_deltaweave.storage import local_path, without_query
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset
-from deltaweave.counts import counted
-from deltaweave.locations import check_given_location
+from deltaweave._validation import check_given_location, counted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

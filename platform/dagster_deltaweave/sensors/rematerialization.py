@@ -49,7 +49,7 @@ from dagster_deltaweave.tables import (
     merge_on_read_tables,
     run_locator,
 )
-from deltaweave.counts import counted
+from deltaweave._validation import counted
 from deltaweave.errors import SourceError
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ from dagster_deltaweave.sensors.run_requests import (
 from dagster_deltaweave.sensors.target_tables import SensorTarget, Target, check_target_partitions
 from dagster_deltaweave.storage import redacted, without_query
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset
+from deltaweave._validation import check_given_location
 from deltaweave.errors import SourceError
-from deltaweave.locations import check_given_location
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -22,10 +22,10 @@ from dagster_deltaweave.tables.options import (
     options_in,
 )
 from deltaweave import clauses as when
+from deltaweave._validation import check_given_location
 from deltaweave.clauses import Clause
 from deltaweave.errors import NOTHING_DONE, StatementError
 from deltaweave.identifiers import back_quoted, quoted, unquoted
-from deltaweave.locations import check_given_location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

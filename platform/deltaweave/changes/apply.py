@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import Column
 
+from deltaweave._retries import again_after_a_conflict
 from deltaweave.changes.current import (
     OWN_COLUMNS,
     apply_to_current_rows,
@@ -31,7 +32,6 @@ from deltaweave.changes.table_columns import TableColumns
 from deltaweave.changes.tombstones import Tombstones
 from deltaweave.engine.report import MergeResult
 from deltaweave.errors import StatementError
-from deltaweave.retries import again_after_a_conflict
 from deltaweave.table import Table
 
 if TYPE_CHECKING:

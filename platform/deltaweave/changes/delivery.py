@@ -14,15 +14,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from deltaweave import clauses
+from deltaweave._retries import again_after_a_conflict
 from deltaweave.changes.events import Events
 from deltaweave.changes.lineage import OfOneLine, holds_pair, newest_in_line
 from deltaweave.changes.side_table import encryption_of, noted_now
 from deltaweave.changes.unusable_events import WRONG
 from deltaweave.delta.commit import reset_session_pair, session_pair, without_session_pair
-from deltaweave.delta.jvm import json_text, letting_go, translated
+from deltaweave.delta.jvm import json_text, suppress_cleanup_errors, translated
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.errors import SourceError, StatementError
-from deltaweave.retries import again_after_a_conflict
 from deltaweave.table import Table
 
 RESCUED_SCHEMA = "id STRING, rescued_at TIMESTAMP, reason STRING, message STRING, event STRING"
@@ -60,7 +60,7 @@ def pair_of_batch(table: Table, given: tuple[str, int] | None) -> Iterator[tuple
     with without_session_pair():
         yield pair
     if pair is not None and given is None:
-        with letting_go("the session's idempotency pair"):
+        with suppress_cleanup_errors("the session's idempotency pair"):
             reset_session_pair(table.spark)
 
 

@@ -25,7 +25,7 @@ from deltaweave.changes.unusable_events import (
     warnings_of,
     wrong_of,
 )
-from deltaweave.delta.jvm import letting_go, translated
+from deltaweave.delta.jvm import suppress_cleanup_errors, translated
 from deltaweave.delta.scan import from_cache
 from deltaweave.errors import SourceError, StatementError
 from deltaweave.identifiers import column, quoted
@@ -120,7 +120,7 @@ class Events:
     def let_go(self) -> None:
         """Remove the events from the executors' memory."""
         if self.kept is not None:
-            with letting_go("the events"):
+            with suppress_cleanup_errors("the events"):
                 self.kept.unpersist()
 
     @property

@@ -12,10 +12,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
+from deltaweave._validation import choice_problem
 from deltaweave.changes.epochs import as_held, log_fields
 from deltaweave.changes.events import PREFIX, VALUES, Events, EventShape
 from deltaweave.changes.table_columns import first_columns
-from deltaweave.choices import choice_problem
 from deltaweave.delta.jvm import check_is_data_frame, translated
 from deltaweave.errors import SourceError, StatementError
 from deltaweave.identifiers import RESERVED_PREFIX, quoted, spelled_as

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deltaweave._terminal import FAILED, MISUSED, fail
+from deltaweave._validation import refuse_credentials
 from deltaweave.cli.malformed_records import malformed_column
 from deltaweave.cli.options import (
     Catalog,
@@ -21,8 +23,6 @@ from deltaweave.cli.options import (
     working,
 )
 from deltaweave.errors import DeltaweaveError, SourceError, TableNotFoundError
-from deltaweave.locations import refuse_credentials
-from deltaweave.terminal import FAILED, MISUSED, fail
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -183,7 +183,7 @@ def _check_place(spark: SparkSession, table: str) -> None:
 
 
 def _reader_options(given: list[str]) -> dict[str, str]:
-    from deltaweave.session import secret_keys
+    from deltaweave._session import secret_keys
 
     options = {}
     for each in given:

@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Shown
 
+from deltaweave._session import java_found, java_problem
+from deltaweave._terminal import FAILED, quiet_session
 from deltaweave.cli.options import Conf, Json, Verbose, print_json
 from deltaweave.cli.steps import Steps
 from deltaweave.errors import DeltaweaveError
-from deltaweave.session import java_found, java_problem
-from deltaweave.terminal import FAILED, quiet_session
 
 if TYPE_CHECKING:
     import pyarrow
@@ -98,14 +98,14 @@ def _package(name: str) -> Finding:
 
 
 def _looked_at(about: str, look: Callable[[SparkSession], str], spark: SparkSession) -> Finding:
-    from deltaweave.delta.jvm import said_by
+    from deltaweave.delta.jvm import reported_by
 
     try:
         return Finding(about, True, look(spark))
     except DeltaweaveError as error:
         return Finding(about, False, f"{error.problem} {error.hint or ''}".rstrip())
     except Exception as error:  # whatever is wrong there is what the caller wants to know
-        return Finding(about, False, said_by(error))
+        return Finding(about, False, reported_by(error))
 
 
 def _releases(spark: SparkSession) -> str:

@@ -11,6 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as Shown
 
+from deltaweave._terminal import check_plot
 from deltaweave.cli.charts import plot_files
 from deltaweave.cli.commits import table_on_disk
 from deltaweave.cli.options import (
@@ -24,7 +25,6 @@ from deltaweave.cli.options import (
     reading_disk,
     working,
 )
-from deltaweave.terminal import check_plot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deltaweave._terminal import FAILED, UNKNOWN, fail, quiet_session
 from deltaweave.cli.steps import Steps
 from deltaweave.errors import CommitStateUnknownError, DeltaweaveError, TableNotFoundError
-from deltaweave.terminal import FAILED, UNKNOWN, fail, quiet_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,7 +97,7 @@ def _current(spark: SparkSession, catalog: str | None) -> Iterator[None]:
     if catalog is None:
         yield
         return
-    from deltaweave.delta.jvm import letting_go, translated
+    from deltaweave.delta.jvm import suppress_cleanup_errors, translated
 
     with translated(catalog, operation="looking for the catalog", otherwise=TableNotFoundError):
         before = spark.catalog.currentCatalog(), spark.catalog.currentDatabase()
@@ -106,7 +106,7 @@ def _current(spark: SparkSession, catalog: str | None) -> Iterator[None]:
         yield
     finally:
         # The command's outcome is known by now, and its own session ends.
-        with letting_go("the current catalog"):
+        with suppress_cleanup_errors("the current catalog"):
             spark.catalog.setCurrentCatalog(before[0])
             if spark.catalog.currentDatabase() != before[1]:
                 spark.catalog.setCurrentDatabase(before[1])

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from deltaweave._terminal import FAILED, MISUSED, fail
+from deltaweave._validation import refuse_credentials
 from deltaweave.cli.options import (
     Catalog,
     Conf,
@@ -19,8 +21,6 @@ from deltaweave.cli.options import (
     working,
 )
 from deltaweave.errors import DeltaweaveError
-from deltaweave.locations import refuse_credentials
-from deltaweave.terminal import FAILED, MISUSED, fail
 
 Statement = Annotated[
     str | None, typer.Argument(help="A MERGE statement, or - to read one.", show_default=False)

@@ -9,6 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as Shown
 
+from deltaweave._terminal import MISUSED, fail
 from deltaweave.cli.commits import table_on_disk
 from deltaweave.cli.options import (
     Catalog,
@@ -20,7 +21,6 @@ from deltaweave.cli.options import (
     reading_disk,
     working,
 )
-from deltaweave.terminal import MISUSED, fail
 
 if TYPE_CHECKING:
     from deltaweave.maintenance import Done

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from deltaweave.terminal import FAILED, fail
+from deltaweave._terminal import FAILED, fail
 
 warm = typer.Typer(no_args_is_help=True, help="The Spark drivers that stay between runs.")
 

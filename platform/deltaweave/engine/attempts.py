@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
-from deltaweave.delta.jvm import interrupts_shown, translated
+from deltaweave.delta.jvm import raise_hidden_interrupts, translated
 from deltaweave.engine.tasks import NotRewritableError
 from deltaweave.errors import (
     AmbiguousMatchError,
@@ -58,7 +58,7 @@ def attempted(table: str, otherwise: str, attempt: Callable[[], _Result]) -> _Re
         DeltaweaveError: The error is the merge's answer. An interrupt is raised, too.
     """
     try:
-        with interrupts_shown(), translated(table):
+        with raise_hidden_interrupts(), translated(table):
             return attempt()
     except NotRewritableError as refused:
         logger.info("%s: %s: %s", table, otherwise, refused)

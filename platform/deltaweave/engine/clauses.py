@@ -107,7 +107,7 @@ def insertable(merge: ResolvedMerge) -> Column | None:
     inserts = merge.of_kind("not_matched")
     if not inserts or any(clause.condition is None for clause in inserts):
         return None
-    conditions = [clause.condition_unless_it_fails() for clause in inserts]
+    conditions = [clause.condition_or_null() for clause in inserts]
     if any(condition is None for condition in conditions):
         return None
     # A condition may fail for a row that matches; such a row is not counted. If it fails for a row

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deltaweave.counts import counted
+from deltaweave._validation import counted
+from deltaweave._verdict import Verdict
 from deltaweave.delta.commit import Transaction, transaction_on
 from deltaweave.delta.jvm import own_session, translated
 from deltaweave.delta.log import FileList
@@ -23,7 +24,6 @@ from deltaweave.engine.prune import candidate_files, files_by_conditions, stored
 from deltaweave.engine.settings import MergeSettings
 from deltaweave.engine.source import PreparedSource, SourceKeys, prepared_source, source_keys
 from deltaweave.engine.strategies import Strategy, choose_strategy
-from deltaweave.verdict import Verdict
 
 
 @dataclass(frozen=True)

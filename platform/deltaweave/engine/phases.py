@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from deltaweave.delta.jvm import letting_go
+from deltaweave.delta.jvm import suppress_cleanup_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,6 +86,6 @@ class Phases:
         try:
             yield
         finally:
-            with letting_go("the job description"):
+            with suppress_cleanup_errors("the job description"):
                 # None clears the property, although pyspark's annotation does not allow it.
                 context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from enum import Enum
 from html import escape
 from types import MappingProxyType
 
-from deltaweave.counts import counted
+from deltaweave._validation import counted
 
 # Delta's own metric names and meanings (MergeIntoCommandBase.baseMetrics, Delta 4.4). Times are in
 # ms, sizes in bytes.

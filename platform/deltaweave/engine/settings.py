@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
+from deltaweave._verdict import YES, Verdict, no
 from deltaweave.delta.jvm import number_setting
 from deltaweave.engine import limits
-from deltaweave.verdict import YES, Verdict, no
 
 ON_DRIVER = "spark.deltaweave.merge.onDriver"
 """Whether small merges run on the driver, with few Spark jobs or none: `auto`, the default (if the

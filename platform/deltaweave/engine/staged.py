@@ -94,7 +94,7 @@ class Staged:
         """Delete its new files, except those that another output has, too."""
         kept = () if unless_in is None else unless_in.new_files.paths
         if self.written is not None:
-            self.run.transaction.own_files.delete(self.new_files.but_for(set(kept)))
+            self.run.transaction.own_files.delete(self.new_files.excluding(set(kept)))
 
     @classmethod
     def inserted(cls, run: MergeRun, found: Candidates, written: WrittenFiles) -> Staged:

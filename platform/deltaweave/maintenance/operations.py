@@ -9,8 +9,8 @@ from datetime import datetime
 from functools import wraps
 from typing import TYPE_CHECKING, TypeAlias
 
+from deltaweave._validation import counted
 from deltaweave.changes.side_table import side_tables
-from deltaweave.counts import counted
 from deltaweave.delta.commit import rewritable_partitions
 from deltaweave.delta.jvm import translated
 from deltaweave.errors import StatementError

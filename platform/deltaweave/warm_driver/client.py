@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deltaweave.session import local_conf
+from deltaweave._session import local_conf
 from deltaweave.warm_driver.address import Address, WarmDriverError, address, check_peer
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, TextIO
 
-from deltaweave.session import local_session
+from deltaweave._session import local_session
 from deltaweave.warm_driver.address import check_peer
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from dagster_deltaweave import (
 from deltaweave import Table
 from deltaweave.errors import DeltaweaveError, NotADeltaTableError, StatementError
 from tests.dagster_deltaweave.conftest import rows
-from tests.deltaweave.delta.log.test_catalogs import second_catalog
+from tests.deltaweave.delta.log.test_table_log import second_catalog
 
 Materialize = Callable[..., ExecuteInProcessResult]
 

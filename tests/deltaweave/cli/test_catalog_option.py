@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from deltaweave.cli import app
-from tests.deltaweave.delta.log.test_catalogs import TwoCatalogs, add_derby, two_catalogs
+from tests.deltaweave.delta.log.test_table_log import TwoCatalogs, add_derby, two_catalogs
 from tests.oracles import newest_version
 
 MERGE = (

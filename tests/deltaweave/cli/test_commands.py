@@ -18,7 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner, Result
 
 import deltaweave
-from deltaweave import errors, terminal
+from deltaweave import _terminal as terminal
+from deltaweave import errors
 from deltaweave.cli import app, health, inspection
 from deltaweave.cli.commits import commits_on_disk
 from tests.builders import write_table
@@ -263,7 +264,7 @@ def test_a_doctor_tells_of_a_spark_that_does_not_start(monkeypatch: pytest.Monke
     def fails(**_: str) -> None:
         raise RuntimeError("gateway exited")
 
-    monkeypatch.setattr("deltaweave.session.local_session", fails)
+    monkeypatch.setattr("deltaweave._session.local_session", fails)
     result = run("doctor", "--json")
     assert result.exit_code == 1
     findings = {each["about"]: each["is_good"] for each in json.loads(result.stdout)}
@@ -370,7 +371,7 @@ def test_a_spark_that_does_not_start_is_told_with_the_end_of_its_output(
         subprocess.run(["sh", "-c", "echo no memory is left >&2"], check=True)
         raise RuntimeError("gateway exited")
 
-    monkeypatch.setattr("deltaweave.session.local_session", fails)
+    monkeypatch.setattr("deltaweave._session.local_session", fails)
     monkeypatch.setattr(terminal, "check_java", lambda: None)
     result = run("history", "no_such_table")
     assert result.exit_code == 1

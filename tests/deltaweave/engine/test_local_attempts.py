@@ -181,7 +181,7 @@ STEPS = {
     "second new file": (local_files, "write_file", 1),
     "statistics": (file_statistics.Statistics, "to_json", 1),
     "change feed": (local_files, "record_changes", 0),
-    "deletion vectors": (local_files, "mark_here", 0),
+    "deletion vectors": (local_files, "mark_on_driver", 0),
     "log actions": (local_files, "written_without_spark", 0),
 }
 # The steps of tables without deletion vectors, and those of their own.

@@ -27,7 +27,7 @@ from deltaweave.engine.settings import (
 )
 from tests.big_source import keep_pairs_on_executors
 from tests.builders import frame, write_table
-from tests.deltaweave.delta.log.test_catalogs import add_derby
+from tests.deltaweave.delta.log.test_table_log import add_derby
 from tests.merge_cases import CASES_BY_NAME
 from tests.merge_cases.case import VECTORS_AND_FEED, Layout
 from tests.oracles import (

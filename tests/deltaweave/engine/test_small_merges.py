@@ -203,7 +203,7 @@ def test_vectors_that_cannot_be_written_fail_the_merge_and_leave_the_table(
     def fail(*_: object) -> None:
         raise errors.MergeFailedError("no space is left.", table=path)
 
-    for name in ("mark_rows", "mark_here"):
+    for name in ("mark_rows", "mark_on_driver"):
         monkeypatch.setattr(f"deltaweave.engine.strategies.deletion_vectors.{name}", fail)
     table = Table(spark, path)
     merge = table.merge(frame(spark, [(1, 10), (9, 90)], SCHEMA), on="t.k = s.k")

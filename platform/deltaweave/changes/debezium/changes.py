@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from deltaweave._validation import check_choice
 from deltaweave.changes.debezium.decoded import rows_of_structs
 from deltaweave.changes.debezium.documents import rows_of_documents
 from deltaweave.changes.debezium.envelopes import (
@@ -29,7 +30,6 @@ from deltaweave.changes.debezium.placeholders import UNAVAILABLE, Placeholder
 from deltaweave.changes.debezium.values import TIMES, TimeUnit, or_error
 from deltaweave.changes.epochs import CHANGED_AT, EPOCH, IS_SNAPSHOT, SERVER_ID
 from deltaweave.changes.events import PREFIX, PRESENT
-from deltaweave.choices import check_choice
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column
 

@@ -11,6 +11,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, TimestampType
 
+from deltaweave._validation import check_choice
 from deltaweave.changes.current import apply_to_current_rows
 from deltaweave.changes.events import Events, counted
 from deltaweave.changes.lineage import OfOneLine, line_of
@@ -25,7 +26,6 @@ from deltaweave.changes.merge_on_read.watermark import (
 )
 from deltaweave.changes.side_table import noted_now
 from deltaweave.changes.tombstones import Tombstones
-from deltaweave.choices import check_choice
 from deltaweave.delta.commit import without_session_pair
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.errors import CommitConflictError, StatementError

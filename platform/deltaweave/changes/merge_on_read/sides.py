@@ -9,6 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from deltaweave._retries import again_after_a_conflict
 from deltaweave.changes.current import OWN_COLUMNS, alive, newest_of_keys, rows_left
 from deltaweave.changes.epochs import log_fields
 from deltaweave.changes.events import PREFIX, SEQUENCE, Events, EventShape
@@ -30,7 +31,6 @@ from deltaweave.delta.jvm import column_named, selected
 from deltaweave.delta.log import TableSnapshot, always_strict
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import quoted
-from deltaweave.retries import again_after_a_conflict
 from deltaweave.table import Table
 
 # One task combines this many rows in less time than Spark takes for another stage.

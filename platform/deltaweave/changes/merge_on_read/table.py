@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import Column, DataFrame
 
+from deltaweave._validation import check_choice
 from deltaweave.changes.current import current_row_columns
 from deltaweave.changes.delivery import pair_of_batch, rescue, rescued_table
 from deltaweave.changes.events import read_events
@@ -36,7 +37,6 @@ from deltaweave.changes.options import (
     properties_of_new,
     schema_of,
 )
-from deltaweave.choices import check_choice
 from deltaweave.delta.commit import without_session_pair
 from deltaweave.errors import StatementError
 from deltaweave.table import Table

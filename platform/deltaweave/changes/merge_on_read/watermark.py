@@ -19,7 +19,7 @@ from deltaweave.changes.events import OPERATION, SEQUENCE, TRUNCATE, VALUES, Eve
 from deltaweave.changes.lineage import newest_in_line
 from deltaweave.changes.merge_on_read.changeset import BATCH, PURGED, Batches, Changeset
 from deltaweave.changes.stored_events import ITEM
-from deltaweave.delta.jvm import collected, letting_go
+from deltaweave.delta.jvm import collected, suppress_cleanup_errors
 from deltaweave.delta.log import TableSnapshot, are_bounded, bounds
 from deltaweave.errors import NOTHING_DONE, SourceError
 from deltaweave.identifiers import column, quoted
@@ -105,7 +105,7 @@ def retire_earlier_watermark(base: Table) -> None:
 
     Otherwise it would count again for readers that cannot list ids if the base is replaced.
     """
-    with letting_go("the mark of earlier releases"):
+    with suppress_cleanup_errors("the mark of earlier releases"):
         if base.last_applied(MERGED):
             base.write(base.read().limit(0), "append", applied={MERGED: 0})
 

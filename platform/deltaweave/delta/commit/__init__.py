@@ -21,7 +21,7 @@ from deltaweave.delta.commit.table_creation import (
     WantedTable,
     create_table,
     is_unwritten,
-    is_unwritten_otherwise,
+    is_unwritten_and_differs,
     made_unwritten,
     make_anew,
 )
@@ -72,7 +72,7 @@ __all__ = [
     "is_applied",
     "is_same_table",
     "is_unwritten",
-    "is_unwritten_otherwise",
+    "is_unwritten_and_differs",
     "local_directory",
     "made_unwritten",
     "make_anew",

@@ -23,7 +23,7 @@ from deltaweave.delta.commit.written_files import OwnFiles, leave_out_lenient_co
 from deltaweave.delta.jvm import (
     DeltaLog,
     DeltaTransaction,
-    said_by,
+    reported_by,
     started,
     translated,
 )
@@ -56,7 +56,7 @@ class AfterCommit:
         try:
             yield
         except Exception as error:
-            warning = f"version {self.version} is committed; {what} failed: {said_by(error)}"
+            warning = f"version {self.version} is committed; {what} failed: {reported_by(error)}"
             logger.warning("%s: %s", self.table, warning, exc_info=True)
             self.warnings.append(warning)
         except BaseException:
@@ -109,7 +109,7 @@ def replacement_shown(
         except TableReplacedError as replaced:
             raise replaced from error
         except Exception as unknown:
-            logger.debug("%s: cannot tell whether it was replaced: %s", table, said_by(unknown))
+            logger.debug("%s: cannot tell whether it was replaced: %s", table, reported_by(unknown))
         raise
 
 
@@ -191,10 +191,10 @@ def committed(
     try:
         version = _landed_at(log, transaction)
     except Exception as unreadable:
-        logger.warning("%s: the log cannot be read: %s", table, said_by(unreadable))
+        logger.warning("%s: the log cannot be read: %s", table, reported_by(unreadable))
         raise CommitStateUnknownError(
-            f"the commit failed ({said_by(error)}), and the log cannot be read "
-            f"({said_by(unreadable)}).",
+            f"the commit failed ({reported_by(error)}), and the log cannot be read "
+            f"({reported_by(unreadable)}).",
             table=table,
             operation=operation,
             version=_read_version(transaction),
@@ -203,7 +203,7 @@ def committed(
     if version is None:
         with translated(table, operation=operation, version=_read_version(transaction)):
             raise error
-    warning = f"version {version} is committed; what Delta does then failed: {said_by(error)}"
+    warning = f"version {version} is committed; what Delta does then failed: {reported_by(error)}"
     logger.warning("%s: %s", table, warning, exc_info=error)
     return Committed(version, (warning,))
 
@@ -244,5 +244,5 @@ def _outcome(transaction: DeltaTransaction, log: DeltaLog) -> str:
     try:
         version = _landed_at(log, transaction)
     except Exception as error:
-        return f"it is not known whether it was committed ({said_by(error)})"
+        return f"it is not known whether it was committed ({reported_by(error)})"
     return "nothing was committed" if version is None else f"version {version} is committed"

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from deltaweave.delta.commit.table_lock import TableLock, alone_on_local_disk, local_directory
 from deltaweave.delta.jvm import JavaObject, Jvm
-from deltaweave.delta.log import TableSnapshot, place_of_new_table
+from deltaweave.delta.log import TableSnapshot, location_of_new_table
 from deltaweave.delta.releases import replace_operation
 from deltaweave.errors import AccessDeniedError, StatementError
 from deltaweave.identifiers import quoted
@@ -105,7 +105,7 @@ def create_table(
 def _place(spark: SparkSession, path: str | None, parts: Sequence[str]) -> JavaObject:
     """Return the directory in which Spark creates the table, as Hadoop's Path."""
     if path is None:
-        return place_of_new_table(spark, parts)
+        return location_of_new_table(spark, parts)
     return Jvm.of(spark).org.apache.hadoop.fs.Path(path)
 
 
@@ -186,7 +186,7 @@ def made_unwritten(version: int, operation: str, properties: str | None) -> bool
     return is_replaced and json.loads(properties or "{}").get(_UNWRITTEN) == str(version)
 
 
-def is_unwritten_otherwise(table: TableSnapshot, wanted: WantedTable) -> bool:
+def is_unwritten_and_differs(table: TableSnapshot, wanted: WantedTable) -> bool:
     """Return whether the table was created for a write, is unwritten, and differs from the wanted.
 
     Never if either has clustering columns: such a table stays as it is.

@@ -29,10 +29,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deltaweave._verdict import YES, Verdict, no
 from deltaweave.delta.commit.lock_file import LockedDirectory, LockFile, UnusableLockFileError
 from deltaweave.delta.jvm import number_setting
 from deltaweave.errors import AccessDeniedError, LockFileError, TableLockedError
-from deltaweave.verdict import YES, Verdict, no
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -37,9 +37,9 @@ from deltaweave.delta.jvm import (
     DeltaTransaction,
     JavaObject,
     Jvm,
-    letting_go,
     reads_leniently,
     refuse_lenient_reads,
+    suppress_cleanup_errors,
     translated,
 )
 from deltaweave.delta.log import FileList, TableSnapshot, at_version, encoder
@@ -239,7 +239,7 @@ def _write(log: DeltaLog, rows: DataFrame, write: Write) -> WriteResult:
         try:
             done = _written_and_committed(log, transaction, rows, write, options)
         finally:
-            with letting_go("the active transaction"):
+            with suppress_cleanup_errors("the active transaction"):
                 active.clearActive()
     metrics: dict[str, int] = {}
     afterwards = AfterCommit(write.table, done.version, list(done.warnings))

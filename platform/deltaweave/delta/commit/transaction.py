@@ -23,7 +23,7 @@ from deltaweave.delta.jvm import (
     JavaObject,
     Jvm,
     is_on,
-    letting_go,
+    suppress_cleanup_errors,
     translated,
 )
 from deltaweave.delta.log import (
@@ -128,7 +128,7 @@ class Transaction:
         try:
             yield
         finally:
-            with letting_go("the active transaction"):
+            with suppress_cleanup_errors("the active transaction"):
                 transactions.clearActive()
 
     @cached_property

@@ -23,8 +23,8 @@ from deltaweave.delta.jvm import (
     DeltaTransaction,
     JavaObject,
     Jvm,
-    letting_go,
     reads_leniently,
+    suppress_cleanup_errors,
 )
 from deltaweave.delta.log import FileList, actions, encoder
 from deltaweave.errors import CommitConflictError, LockFileError, StatementError, TableLockedError
@@ -122,7 +122,7 @@ class WrittenFiles:
 
     def without(self, paths: Collection[str]) -> WrittenFiles:
         """Remove some data files from these; there must be no files of the change feed."""
-        return WrittenFiles.of(self.files.but_for(paths))
+        return WrittenFiles.of(self.files.excluding(paths))
 
 
 def written_without_spark(transaction: DeltaTransaction, files: FileList) -> WrittenFiles:
@@ -214,7 +214,7 @@ class OwnFiles:
         try:
             yield
         finally:
-            with letting_go("the prefix of file names"):
+            with suppress_cleanup_errors("the prefix of file names"):
                 context.setLocalProperty(_PREFIX, before)  # type: ignore[arg-type]
 
     def change_feed(self) -> str:
@@ -245,7 +245,7 @@ class OwnFiles:
         Args:
             prefix: Delete only files whose names begin so; it begins with the transaction's prefix.
         """
-        with letting_go("the files of a write that failed"):
+        with suppress_cleanup_errors("the files of a write that failed"):
             self._delete(prefix or self.prefix)
 
     def delete(self, files: FileList) -> None:

@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+from deltaweave._verdict import YES as ALLOWED
+from deltaweave._verdict import Verdict
 from deltaweave.delta.files.capabilities import (
     Capable,
     ComparableColumn,
@@ -43,18 +45,16 @@ from deltaweave.delta.files.data_files import (
 )
 from deltaweave.delta.files.deletion_vectors import (
     MarkedRows,
-    MarkedSince,
-    mark_here,
+    RemarkedFiles,
+    mark_on_driver,
     mark_rows,
     marked_rows,
-    may_mark_here,
+    may_mark_on_driver,
     vectors_writable,
     without_files,
 )
 from deltaweave.delta.files.missing_statistics import compute_missing_statistics
 from deltaweave.delta.files.object_stores import settings_for_arrow
-from deltaweave.verdict import YES as ALLOWED
-from deltaweave.verdict import Verdict
 
 __all__ = [
     "ALLOWED",
@@ -62,12 +62,12 @@ __all__ = [
     "ComparableColumn",
     "FurtherFile",
     "MarkedRows",
-    "MarkedSince",
     "NewFile",
     "PartitioningColumn",
     "PassableColumn",
     "ReadableColumn",
     "Reading",
+    "RemarkedFiles",
     "Use",
     "Verdict",
     "WritableColumn",
@@ -83,10 +83,10 @@ __all__ = [
     "data_columns",
     "encryption_properties",
     "file_mode",
-    "mark_here",
+    "mark_on_driver",
     "mark_rows",
     "marked_rows",
-    "may_mark_here",
+    "may_mark_on_driver",
     "partitioning",
     "passable",
     "readable",

@@ -36,8 +36,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from deltaweave._verdict import YES, Verdict, no
 from deltaweave.delta.statement import OF_LIMITED_LENGTH
-from deltaweave.verdict import YES, Verdict, no
 
 
 class Use(Enum):

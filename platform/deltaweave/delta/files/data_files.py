@@ -22,6 +22,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
+from deltaweave._verdict import YES, Verdict, no
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files.capabilities import (
     SHIFTS_INT96,
@@ -35,7 +36,6 @@ from deltaweave.delta.jvm import Jvm, is_on
 from deltaweave.delta.log import FileList, actions, may_copy_in_place
 from deltaweave.delta.releases import arrow_type
 from deltaweave.identifiers import column as named_column
-from deltaweave.verdict import YES, Verdict, no
 
 if TYPE_CHECKING:
     import numpy

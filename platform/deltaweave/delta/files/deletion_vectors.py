@@ -111,12 +111,12 @@ def mark_rows(
         return _in_their_files(transaction, touched, stored)
 
 
-def may_mark_here(touched: FileList) -> bool:
-    """Return whether `mark_here` can mark rows of these files: each vector costs JVM calls."""
+def may_mark_on_driver(touched: FileList) -> bool:
+    """Return whether `mark_on_driver` can mark rows of these files: each vector costs JVM calls."""
     return touched.num_vectors <= _FEW_VECTORS
 
 
-def mark_here(
+def mark_on_driver(
     transaction: Transaction,
     files: pyarrow.ChunkedArray,
     row_indexes: pyarrow.ChunkedArray,
@@ -294,7 +294,7 @@ _LENGTH_OF_MAGIC_NUMBER = 4
 
 
 @dataclass(frozen=True)
-class MarkedSince:
+class RemarkedFiles:
     """Files that have other deletion vectors than when they were read.
 
     Attributes:
@@ -347,7 +347,7 @@ class MarkedSince:
         if not rows:
             return None
         names, positions = pa.chunked_array([files]), pa.chunked_array([pa.array(rows, pa.int64())])
-        again = mark_here(transaction, names, positions, self.now)
+        again = mark_on_driver(transaction, names, positions, self.now)
         return without_files(own, self.then).and_also(again)
 
     def _pairs(self) -> list[tuple[JavaObject | None, JavaObject | None]]:

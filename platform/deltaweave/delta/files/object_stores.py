@@ -17,9 +17,9 @@ from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JJavaError
 
+from deltaweave._verdict import YES, Verdict, no
 from deltaweave.delta.jvm import JavaObject, Jvm
 from deltaweave.delta.log import TableSnapshot, commit_file
-from deltaweave.verdict import YES, Verdict, no
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

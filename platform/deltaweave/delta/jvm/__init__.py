@@ -30,16 +30,16 @@ from deltaweave.delta.jvm.data_frames import (
     selected,
     sql_expression,
     unique_number,
-    where_true,
+    value_where,
     with_column,
 )
 from deltaweave.delta.jvm.errors import (
     SPARK_ERRORS,
     DeltaMessage,
     delta_message,
-    letting_go,
     python_error,
-    said_by,
+    reported_by,
+    suppress_cleanup_errors,
     translated,
 )
 from deltaweave.delta.jvm.gateway import (
@@ -72,7 +72,7 @@ from deltaweave.delta.jvm.sessions import (
 )
 from deltaweave.delta.jvm.threads import (
     alongside,
-    interrupts_shown,
+    raise_hidden_interrupts,
     started,
 )
 
@@ -105,29 +105,29 @@ __all__ = [
     "delta_message",
     "expression_of",
     "grouped",
-    "interrupts_shown",
     "is_on",
     "iterate",
     "jars_with",
     "json_text",
     "jvm",
-    "letting_go",
     "number_setting",
     "own_session",
     "plan_text",
     "python_error",
+    "raise_hidden_interrupts",
     "reads_leniently",
     "refuse_lenient_reads",
+    "reported_by",
     "rows_of_numbers",
     "running_releases",
-    "said_by",
     "select_where",
     "selected",
     "seq",
     "sql_expression",
     "started",
+    "suppress_cleanup_errors",
     "translated",
     "unique_number",
-    "where_true",
+    "value_where",
     "with_column",
 ]

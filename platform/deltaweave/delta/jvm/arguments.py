@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError
 from pyspark.sql import SparkSession
 
 from deltaweave import errors
-from deltaweave.session import DELTA_SETTINGS, delta_conf
+from deltaweave._session import DELTA_SETTINGS, delta_conf
 
 _EXTENSIONS = "spark.sql.extensions"
 _CATALOG = "spark.sql.catalog.spark_catalog"

@@ -40,7 +40,7 @@ def sql_expression(spark: SparkSession, text: str) -> Column:
     return Column(_functions(spark).expr(text))
 
 
-def where_true(spark: SparkSession, condition: Column, value: Column) -> Column:
+def value_where(spark: SparkSession, condition: Column, value: Column) -> Column:
     """Build a column of the value where a condition is true, else null."""
     return Column(_functions(spark).when(condition._jc, value._jc))
 

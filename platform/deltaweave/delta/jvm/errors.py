@@ -259,15 +259,15 @@ def translated(
 
 
 @contextmanager
-def letting_go(of_what: str) -> Iterator[None]:
+def suppress_cleanup_errors(of_what: str) -> Iterator[None]:
     """Run a block that releases something: log its errors instead of raising them."""
     try:
         yield
     except Exception as error:
-        logger.warning("could not release %s: %s", of_what, said_by(error))
+        logger.warning("could not release %s: %s", of_what, reported_by(error))
 
 
-def said_by(error: BaseException) -> str:
+def reported_by(error: BaseException) -> str:
     """Return the first line of an error's message, from the JVM if that still runs."""
     try:
         java_error = _java_exception(error)
@@ -291,7 +291,7 @@ def _translation(
             else _kind_and_arguments(java_error, otherwise)
         )
     except Exception:  # the JVM has ended, or cannot describe its error
-        kind, arguments = otherwise, {"problem": said_by(error)}
+        kind, arguments = otherwise, {"problem": reported_by(error)}
     if kind is otherwise and _session_has_ended(arguments["problem"]):
         kind = errors.SessionEndedError
         arguments["problem"] = f"the Spark session has ended ({_first_line(arguments)})."

@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 from py4j.java_gateway import JavaClass, JavaMember, is_instance_of
 from pyspark.sql import Column, DataFrame
 
+from deltaweave._releases import Release, check_jar, check_pair, line
 from deltaweave.delta.jvm.arguments import check_has_delta
-from deltaweave.tested_releases import Release, check_jar, check_pair, line
 
 if TYPE_CHECKING:
     import numpy

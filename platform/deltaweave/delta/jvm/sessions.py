@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from deltaweave.delta.jvm.arguments import check_is_classic
-from deltaweave.delta.jvm.errors import letting_go, translated
+from deltaweave.delta.jvm.errors import suppress_cleanup_errors, translated
 from deltaweave.delta.jvm.gateway import JavaObject, Jvm
 from deltaweave.errors import SettingError
 
@@ -68,7 +68,7 @@ def own_session(spark: SparkSession) -> Iterator[SparkSession]:
         with active(own):
             yield own
     finally:
-        with letting_go("the version of the session's last commit"):
+        with suppress_cleanup_errors("the version of the session's last commit"):
             last = own.conf.get(LAST_COMMIT, None)
             if last is not None and last != before:
                 spark.conf.set(LAST_COMMIT, last)
@@ -124,7 +124,7 @@ def active(spark: SparkSession) -> Iterator[None]:
     try:
         yield
     finally:
-        with letting_go("the active session"):
+        with suppress_cleanup_errors("the active session"):
             if before.isDefined():
                 sessions.setActiveSession(before.get())
             else:

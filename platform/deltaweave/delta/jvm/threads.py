@@ -90,7 +90,7 @@ class _Started(InheritableThread):
 
 
 @contextmanager
-def interrupts_shown() -> Iterator[None]:
+def raise_hidden_interrupts() -> Iterator[None]:
     """Raise an interrupt that came in the block instead of the error that took its place.
 
     While PySpark collects rows, an interrupt closes the stream that the JVM writes them to. PySpark

@@ -47,7 +47,7 @@ from deltaweave.delta.log.file_paths import (
     commit_name,
     decoded,
     decoded_location,
-    is_spelled_as_it_is,
+    has_plain_spelling,
     location_in,
 )
 from deltaweave.delta.log.file_scans import (
@@ -76,7 +76,7 @@ from deltaweave.delta.log.table_log import (
     TableLog,
     at_version,
     latest,
-    place_of_new_table,
+    location_of_new_table,
     version_at,
 )
 from deltaweave.delta.log.version_on_disk import VersionOnDisk, newest_checkpoint, newest_on_disk
@@ -113,13 +113,14 @@ __all__ = [
     "file_changes_from",
     "file_changes_of",
     "file_versions",
+    "has_plain_spelling",
     "in_partitions",
-    "is_spelled_as_it_is",
     "key_overlaps",
     "key_overlaps_in_log",
     "latest",
     "layout_in_log",
     "location_in",
+    "location_of_new_table",
     "may_copy_in_place",
     "may_merge_locally",
     "may_rebase",
@@ -129,7 +130,6 @@ __all__ = [
     "options_of_files",
     "parsed",
     "physical_name",
-    "place_of_new_table",
     "python_values",
     "refuse_unsupported",
     "scan_of_known_files",

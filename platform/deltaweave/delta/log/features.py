@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deltaweave import errors
+from deltaweave._verdict import YES, Verdict, no
 from deltaweave.delta.log.metadata import TableMetadata
 from deltaweave.delta.log.snapshot import TableSnapshot
-from deltaweave.verdict import YES, Verdict, no
 
 if TYPE_CHECKING:
     pass

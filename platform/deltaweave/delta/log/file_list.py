@@ -252,7 +252,7 @@ class FileList:
 
         return self.where(np.array([path in paths for path in self.paths], dtype=bool))
 
-    def but_for(self, paths: Collection[str]) -> FileList:
+    def excluding(self, paths: Collection[str]) -> FileList:
         """Select the files without these paths, as the log spells them."""
         import numpy as np
 

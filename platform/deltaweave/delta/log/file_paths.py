@@ -31,7 +31,7 @@ def decoded_location(path: str) -> str:
     return re.sub(_SCHEME + "{3,}", r"\1:/", unquote(path))
 
 
-def is_spelled_as_it_is(location: str) -> bool:
+def has_plain_spelling(location: str) -> bool:
     """Return whether `_metadata.file_path` spells a decoded location as it is, and only so.
 
     Others are compared decoded, or not at all: Spark encodes a blank, and leaves "ü" and "(".

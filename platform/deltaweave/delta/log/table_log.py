@@ -63,7 +63,7 @@ def _refuse_temporary_view(spark: SparkSession, parts: Sequence[str]) -> None:
         )
 
 
-def place_of_new_table(spark: SparkSession, parts: Sequence[str]) -> JavaObject:
+def location_of_new_table(spark: SparkSession, parts: Sequence[str]) -> JavaObject:
     """Return the location of a table that is created with this name, as Hadoop's Path.
 
     Raises:

@@ -22,8 +22,8 @@ from deltaweave.delta.scan.source import (
     OPERATORS,
     SourceFiles,
     estimated_bytes,
-    first_of_partitions,
     is_cached,
+    limit_of_partitions,
     reason_to_materialize,
     with_files_chosen,
     with_listed_files,
@@ -34,7 +34,7 @@ from deltaweave.delta.scan.target_rows import (
     file_metadata,
     target_plan,
     tracked_columns,
-    with_ids_of,
+    with_attribute_ids,
 )
 
 __all__ = [
@@ -48,9 +48,9 @@ __all__ = [
     "clauses_dependence",
     "estimated_bytes",
     "file_metadata",
-    "first_of_partitions",
     "from_cache",
     "is_cached",
+    "limit_of_partitions",
     "literal",
     "materialized",
     "reason_to_materialize",
@@ -58,7 +58,7 @@ __all__ = [
     "target_plan",
     "tracked_columns",
     "unknown_in_clauses",
+    "with_attribute_ids",
     "with_files_chosen",
-    "with_ids_of",
     "with_listed_files",
 ]

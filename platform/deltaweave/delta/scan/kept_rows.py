@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from deltaweave.delta.jvm import JavaObject, Jvm, letting_go
+from deltaweave.delta.jvm import JavaObject, Jvm, suppress_cleanup_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,7 +67,7 @@ def materialized(
         num_rows = int(rdd.count())
         yield Materialized(kept, num_rows, None if summed is None else _observed(rows))
     finally:
-        with letting_go("the materialized rows"):
+        with suppress_cleanup_errors("the materialized rows"):
             rdd.unpersist(False)
 
 
@@ -118,7 +118,7 @@ def cached(rows: DataFrame, what: str) -> Iterator[DataFrame]:
     try:
         yield from_cache(kept)
     finally:
-        with letting_go(what):
+        with suppress_cleanup_errors(what):
             kept.unpersist()
 
 

@@ -76,7 +76,7 @@ def estimated_bytes(rows: DataFrame) -> int:
     return int(str(statistics.sizeInBytes()))
 
 
-def first_of_partitions(rows: DataFrame, number: int) -> DataFrame:
+def limit_of_partitions(rows: DataFrame, number: int) -> DataFrame:
     """Take at most this many rows of each partition. A limit of all rows would take another job."""
     spark = rows.sparkSession
     plans = Jvm.of(spark).catalyst.plans.logical

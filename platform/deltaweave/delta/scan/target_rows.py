@@ -172,7 +172,9 @@ def target_plan(
     further = [aliased(value, name) for name, value in extra.items()]
     selected = base.select(*map(back_quoted, wanted), *further)
     attributes = [output.apply(places[name]) for name in wanted]
-    return with_ids_of(merge, selected, attributes, unfiltered=_unfiltered(transaction, wanted))
+    return with_attribute_ids(
+        merge, selected, attributes, unfiltered=_unfiltered(transaction, wanted)
+    )
 
 
 def _unfiltered(transaction: Transaction, names: Sequence[str]) -> list[int]:
@@ -186,7 +188,7 @@ def _unfiltered(transaction: Transaction, names: Sequence[str]) -> list[int]:
     return places if places and merge.may_filter_by_lost_days else []
 
 
-def with_ids_of(
+def with_attribute_ids(
     merge: ResolvedMerge,
     selected: DataFrame,
     attributes: Sequence[Expression],

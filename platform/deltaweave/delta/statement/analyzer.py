@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from deltaweave import errors
+from deltaweave._validation import refuse_credentials
 from deltaweave.delta.jvm import JavaObject, Jvm, Plan, check_is_classic, translated
 from deltaweave.delta.statement.parsed import ParsedMerge
 from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge, asks_for_current
 from deltaweave.delta.statement.spark_types import OF_LIMITED_LENGTH, schema_json, spark_schema
 from deltaweave.identifiers import RESERVED_PREFIX
-from deltaweave.locations import refuse_credentials
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

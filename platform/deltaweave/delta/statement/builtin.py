@@ -24,7 +24,7 @@ from deltaweave.delta.jvm import (
     Jvm,
     is_on,
     refuse_lenient_reads,
-    said_by,
+    reported_by,
     translated,
 )
 from deltaweave.delta.log import TableMetadata, latest
@@ -96,7 +96,7 @@ def run_builtin_merge(parsed: ParsedMerge, location: str) -> BuiltinMerge:
         metrics = {name: int(value) for name, value in own["operationMetrics"].items()}
         return BuiltinMerge(own["version"], metrics)
     except Exception as error:
-        return _of_unknown_version(table, said_by(error), exc_info=True)
+        return _of_unknown_version(table, reported_by(error), exc_info=True)
 
 
 def _merges_after(
@@ -116,7 +116,7 @@ def _may_be_committed(spark: SparkSession, location: str, read: int) -> bool:
         # Without information about commits, a later one may be any operation.
         return bool(_merges_after(spark, location, read, or_unknown=True))
     except Exception as error:
-        logger.warning("%s: the history cannot be read: %s", location, said_by(error))
+        logger.warning("%s: the history cannot be read: %s", location, reported_by(error))
         return True
 
 

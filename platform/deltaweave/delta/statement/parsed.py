@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.sql import Column, DataFrame
 
+from deltaweave._validation import refuse_credentials
 from deltaweave.delta.jvm import JavaObject, Jvm, Plan, translated
 from deltaweave.delta.releases import update_action
-from deltaweave.locations import refuse_credentials
 
 if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder

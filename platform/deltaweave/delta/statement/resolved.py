@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DateType, StructType, TimestampType
 
-from deltaweave.delta.jvm import Expression, JavaObject, Jvm, Plan, is_on, said_by
+from deltaweave.delta.jvm import Expression, JavaObject, Jvm, Plan, is_on, reported_by
 from deltaweave.delta.statement.spark_types import spark_schema
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def names_lost_days(spark: SparkSession, node: JavaObject) -> bool:
     try:
         return any(_MONTH in str(texts.mkString(" ")) for texts in _constants(spark, node))
     except Exception as error:
-        logger.debug("the constants of a statement are not known: %s", said_by(error))
+        logger.debug("the constants of a statement are not known: %s", reported_by(error))
         return True
 
 
@@ -124,7 +124,7 @@ class ResolvedClause:
     node: JavaObject
     spark: SparkSession
 
-    def condition_unless_it_fails(self) -> Column | None:
+    def condition_or_null(self) -> Column | None:
         """Return the condition, null for rows for which evaluating it fails.
 
         None without a condition, or if it has a Python function, which Spark runs separately.

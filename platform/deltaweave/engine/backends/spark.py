@@ -17,12 +17,12 @@ from deltaweave.delta.jvm import (
     aliased,
     column_named,
     constant,
-    letting_go,
     selected,
+    suppress_cleanup_errors,
     translated,
-    where_true,
+    value_where,
 )
-from deltaweave.delta.log import is_spelled_as_it_is
+from deltaweave.delta.log import has_plain_spelling
 from deltaweave.delta.scan import target_plan
 from deltaweave.engine import limits
 from deltaweave.engine.backends.base import Backend, scan_phase
@@ -89,7 +89,7 @@ class SparkBackend(Backend[SparkScan]):
             staged = strategy.write(run, scan)
             return staged if scan.pairs.on_driver is None else replace(staged, scan=scan)
         finally:
-            with letting_go("the pairs"):
+            with suppress_cleanup_errors("the pairs"):
                 scan.pairs.unpersist()
 
 
@@ -130,7 +130,7 @@ def _scanned_pairs(
     spark = merge.spark
     joined = _joined(run, candidates, with_row_index=with_row_index)
     source_row = constant(spark, 0) if identity is None else identity
-    source_row = where_true(spark, column_named(spark, SOURCE_ROW_PRESENT), source_row)
+    source_row = value_where(spark, column_named(spark, SOURCE_ROW_PRESENT), source_row)
     query = selected(
         joined,
         [
@@ -200,7 +200,7 @@ def _kept(
         few = at_most is not None and at_most <= limits.MAX_PAIRS_ON_DRIVER
     locations = candidates.files.rows["location"].to_pylist()
     only_file = locations[0] if len(locations) == 1 else None
-    if only_file is not None and not is_spelled_as_it_is(only_file):
+    if only_file is not None and not has_plain_spelling(only_file):
         only_file = None
     pairs = brought_to_driver(query, at_most=at_most, only_file=only_file) if few else None
     return Pairs(query.persist()) if pairs is None else pairs

@@ -16,13 +16,15 @@ from dataclasses import dataclass, field, replace
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
 
+from deltaweave._retries import attempts_at_a_merge, wait_after_losses
+from deltaweave._verdict import YES, Verdict, no
 from deltaweave.delta.commit import (
     AfterCommit,
     Committed,
     TableLock,
     is_same_table,
 )
-from deltaweave.delta.jvm import delta_message, letting_go, said_by
+from deltaweave.delta.jvm import delta_message, reported_by, suppress_cleanup_errors
 from deltaweave.delta.log import latest
 from deltaweave.delta.scan import clauses_dependence, source_dependence
 from deltaweave.delta.statement import ResolvedMerge
@@ -35,8 +37,6 @@ from deltaweave.engine.settings import MergeSettings
 from deltaweave.engine.source import PreparedSource, prepared_source
 from deltaweave.engine.staged import Staged, merge_metrics, num_unaffected
 from deltaweave.errors import CommitConflictError, SourceLostError, TableReplacedError
-from deltaweave.retries import attempts_at_a_merge, wait_after_losses
-from deltaweave.verdict import YES, Verdict, no
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ class CommitLoop:
                 except TableReplacedError:
                     raise
                 except CommitConflictError as conflict:
-                    with letting_go("files that were written again"):
+                    with suppress_cleanup_errors("files that were written again"):
                         commit.staged.discard(unless_in=first)
                     rebased = None
                     if self._commits < self.settings.max_commits:
@@ -230,8 +230,10 @@ def _may_rerun(lost: Staged) -> Verdict:
                 f"{of_clauses.because}"
             )
     except Exception as error:
-        logger.warning("%s: cannot tell whether to merge again: %s", merge.table, said_by(error))
-        return no(f"it is unknown what it reads ({said_by(error)})")
+        logger.warning(
+            "%s: cannot tell whether to merge again: %s", merge.table, reported_by(error)
+        )
+        return no(f"it is unknown what it reads ({reported_by(error)})")
     return YES
 
 
@@ -346,7 +348,9 @@ class _KeptSource:
         try:
             is_same = self._kept.gives_same_rows and source_dependence(merge).is_none
         except Exception as error:  # it must not hide that the commit lost
-            logger.warning("%s: cannot tell what the source reads: %s", merge.table, said_by(error))
+            logger.warning(
+                "%s: cannot tell what the source reads: %s", merge.table, reported_by(error)
+            )
             is_same = False
         if not is_same:
             self.drop()

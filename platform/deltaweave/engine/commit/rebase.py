@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from deltaweave.counts import counted
+from deltaweave._validation import counted
+from deltaweave._verdict import Verdict, no
 from deltaweave.delta.commit import (
     TableLock,
     Transaction,
@@ -39,8 +40,8 @@ from deltaweave.delta.commit import (
     is_same_table,
     transaction_after,
 )
-from deltaweave.delta.files import MarkedSince
-from deltaweave.delta.jvm import said_by, translated
+from deltaweave.delta.files import RemarkedFiles
+from deltaweave.delta.jvm import reported_by, translated
 from deltaweave.delta.log import (
     FileList,
     FileVersion,
@@ -65,7 +66,6 @@ from deltaweave.engine.source import PreparedSource, SourceKeys, within
 from deltaweave.engine.staged import Staged
 from deltaweave.engine.strategies import STRATEGIES
 from deltaweave.errors import CommitConflictError, LockFileError, TableLockedError
-from deltaweave.verdict import Verdict, no
 
 if TYPE_CHECKING:
     import pyarrow
@@ -107,7 +107,7 @@ def rebase(lost: Staged, lock: TableLock) -> Staged | None:
         raise
     except Exception as error:
         lock.release()
-        logger.warning("%s: cannot tell what other commits changed: %s", table, said_by(error))
+        logger.warning("%s: cannot tell what other commits changed: %s", table, reported_by(error))
         return None
     logger.info(
         "%s: what the merge wrote is right for version %d, %d of its files were changed again",
@@ -211,8 +211,8 @@ def _after_moves(staged: Staged, gone: Collection[str], added: FileList) -> Stag
         raise _MustRerunError("a file that came has to be rewritten by Spark")
     return replace(
         again,
-        matched=staged.matched.but_for(gone).and_also(scan.matched),
-        touched=staged.touched.but_for(gone).and_also(scan.touched),
+        matched=staged.matched.excluding(gone).and_also(scan.matched),
+        touched=staged.touched.excluding(gone).and_also(scan.touched),
         files_redone=len(scan.touched),
     )
 
@@ -238,7 +238,7 @@ def _united(staged: Staged, marked: FileList) -> Staged:
     newer = staged.run.transaction
     if len(marked) > limits.MAX_UNITED_VECTORS:
         raise _MustRerunError(f"rows of {len(marked)} scanned files were marked")
-    since = MarkedSince(staged.candidates.among(set(marked.paths)), marked)
+    since = RemarkedFiles(staged.candidates.among(set(marked.paths)), marked)
     if not since.only_more(newer):
         raise _MustRerunError("rows came back in a scanned file")
     with_matches = set(staged.matched.paths)
@@ -247,7 +247,7 @@ def _united(staged: Staged, marked: FileList) -> Staged:
         return staged
     if staged.marked is None or not staged.changes_every_match:
         raise _MustRerunError("rows of a file with matches were marked")
-    both = MarkedSince(staged.candidates.among(set(shared)), marked.among(set(shared)))
+    both = RemarkedFiles(staged.candidates.among(set(shared)), marked.among(set(shared)))
     vectors = both.united(newer, staged.marked)
     if vectors is None:
         raise _MustRerunError(

@@ -32,18 +32,18 @@ from deltaweave.delta.jvm import (
     column_of,
     constant,
     expression_of,
-    interrupts_shown,
     jvm,
+    raise_hidden_interrupts,
     select_where,
     selected,
     seq,
     sql_expression,
     translated,
-    where_true,
+    value_where,
     with_column,
 )
 from deltaweave.delta.releases import arrow_type
-from deltaweave.delta.scan import SourceFiles, estimated_bytes, first_of_partitions
+from deltaweave.delta.scan import SourceFiles, estimated_bytes, limit_of_partitions
 from deltaweave.delta.statement import Equality, ResolvedMerge, TargetReads
 from deltaweave.engine import limits
 from deltaweave.engine.attempts import attempted, reason_of, was_cancelled
@@ -197,7 +197,7 @@ def unless_it_fails(
 
     def collect() -> pyarrow.Table | TooBigError:
         try:
-            with translated(merge.table, otherwise=SourceError), interrupts_shown():
+            with translated(merge.table, otherwise=SourceError), raise_hidden_interrupts():
                 return collected_within(query(), max_rows, max_bytes)
         except TooBigError as error:
             return error
@@ -280,7 +280,7 @@ def values_where_taken(
             ]
             row = merge.clauses[i].row(reads.computed.get(i))
             row = cast_to(merge.spark, row, StructType(fields))
-            values[name] = aliased(where_true(merge.spark, is_taken, row), name)
+            values[name] = aliased(value_where(merge.spark, is_taken, row), name)
     return list(values.values())
 
 
@@ -306,7 +306,7 @@ def _bounded(source: PreparedSource) -> DataFrame:
         return source.rows
     most = limits.MAX_LOCAL_ROWS + 1
     if estimated_bytes(source.rows) <= limits.MAX_LOCAL_BYTES:
-        return first_of_partitions(source.rows, most)
+        return limit_of_partitions(source.rows, most)
     return source.rows.limit(most)
 
 

@@ -35,7 +35,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from deltaweave.delta.jvm import between, collected, interrupts_shown, translated
+from deltaweave.delta.jvm import between, collected, raise_hidden_interrupts, translated
 from deltaweave.delta.log import FileList, python_values, sorted_values
 from deltaweave.delta.scan import literal
 from deltaweave.delta.statement import Equality, ResolvedMerge, equalities
@@ -66,7 +66,7 @@ class KeyValues:
 
     Attributes:
         equality: The conjunct of the ON condition.
-        values: The values as `arrow_values` has them, sorted; if `are_ranges`, the lowest and the
+        values: The values as `python_values` has them, sorted; if `are_ranges`, the lowest and the
             highest value of each range, one after the other.
         are_ranges: Whether `values` are ranges, in which any value may be present.
         has_null: Whether a null is among the values.
@@ -212,7 +212,7 @@ def _source_keys(
 
     columns = [equality.source.alias(f"key_{i}") for i, equality in enumerate(conjuncts)]
     keys = source.rows.select(*columns)
-    with translated(merge.table, otherwise=SourceError), interrupts_shown():
+    with translated(merge.table, otherwise=SourceError), raise_hidden_interrupts():
         if source.is_counted and source.num_rows > _max_collected(keys):
             return _ranges(conjuncts, keys, files)
         also = [] if source.insertable is None else [source.insertable.alias(INSERTABLE)]

@@ -16,8 +16,8 @@ from functools import cached_property
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from deltaweave.counts import counted
-from deltaweave.delta.jvm import delta_message, interrupts_shown, translated, unique_number
+from deltaweave._validation import counted
+from deltaweave.delta.jvm import delta_message, raise_hidden_interrupts, translated, unique_number
 from deltaweave.delta.scan import (
     OPERATORS,
     SourceFiles,
@@ -150,7 +150,7 @@ class PreparedSource:
         if self.width_to_sum is not None:
             summed = F.expr(f"sum({self.width_to_sum})")
             try:
-                with translated(self.table, otherwise=SourceError), interrupts_shown():
+                with translated(self.table, otherwise=SourceError), raise_hidden_interrupts():
                     row = self.rows.agg(summed).first()
                 assert row is not None
                 self.known.decoded_bytes = row[0] or 0

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 )
 
 from deltaweave.delta.jvm import collected
-from deltaweave.delta.scan import first_of_partitions
+from deltaweave.delta.scan import limit_of_partitions
 from deltaweave.engine import limits
 from deltaweave.engine.columns import WIDTH
 from deltaweave.engine.tasks import TooBigError
@@ -73,7 +73,7 @@ def collected_within(query: DataFrame, max_rows: int, max_bytes: int) -> pyarrow
     most = max_bytes // max(1, narrowest)
     may_be_cut = max_rows > most and max_rows * narrowest > limits.MAX_BYTES_SENT
     if may_be_cut:
-        query, max_rows = first_of_partitions(query, most + 1), most + 1
+        query, max_rows = limit_of_partitions(query, most + 1), most + 1
     table = _collected(query, schema, limits.MAX_BYTES_SENT // max(1, max_rows), max_bytes)
     if may_be_cut and table.num_rows > most:
         raise TooBigError(f"the rows have more than {max_bytes:,} bytes")

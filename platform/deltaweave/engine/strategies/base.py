@@ -6,13 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import ClassVar
 
+from deltaweave._verdict import Verdict, no
 from deltaweave.delta.statement import keeps_columns
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.pairs import TouchedFilesScan
 from deltaweave.engine.prune import Candidates
 from deltaweave.engine.report import StrategyName
 from deltaweave.engine.staged import Staged
-from deltaweave.verdict import Verdict, no
 
 
 class Strategy(ABC):

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from deltaweave._verdict import YES, Verdict, no
 from deltaweave.delta.files import conditions_of_rows, written_columns
 from deltaweave.delta.log import FileList
 from deltaweave.engine import limits
@@ -28,7 +29,6 @@ from deltaweave.engine.strategies.file_copies import (
     rewrite_without_inserts,
 )
 from deltaweave.engine.strategies.rows import changed_rows, copy_phase, copy_touched_files
-from deltaweave.verdict import YES, Verdict, no
 
 if TYPE_CHECKING:
     import numpy
@@ -57,23 +57,26 @@ class CopyInPlace(Strategy):
         self, run: MergeRun, scan: TouchedFilesScan | None, known: Candidates | None = None
     ) -> Staged:
         scan = matches(scan)
+        name, replacements = StrategyName.COPY_ON_WRITE, dict[str, str]()
         with copy_phase(run, scan):
             files = _worth_copying(run, scan)
             if not len(files):
                 # Writing them apart needs row indexes, which only this strategy's scan has.
                 apart = scan.may_broadcast_pairs and _most_rows_change(run, scan)
                 written = copy_touched_files(run, scan, without_join=apart)
-                return Staged.copied(run, StrategyName.COPY_ON_WRITE, scan, written)
-            if may_move_rows(run):
+            elif may_move_rows(run):
                 done = rewrite_without_changed_rows(run, scan, files)
-                name = StrategyName.COPY_ON_WRITE if len(done.left) else self.name
-                return Staged.copied(run, name, scan, done.written)
-            done = rewrite_in_place(run, scan, files)
-            if not len(done.left):
-                return Staged.copied(run, self.name, scan, done.written, done.replacements)
-            rows = changed_rows(run, scan, done.left, with_unmodified=True)
-            written = run.transaction.write(rows).and_also(done.written)
-        return Staged.copied(run, StrategyName.COPY_ON_WRITE, scan, written)
+                name = name if len(done.left) else self.name
+                written = done.written
+            else:
+                done = rewrite_in_place(run, scan, files)
+                written = done.written
+                if len(done.left):
+                    rows = changed_rows(run, scan, done.left, with_unmodified=True)
+                    written = run.transaction.write(rows).and_also(written)
+                else:
+                    name, replacements = self.name, done.replacements
+        return Staged.copied(run, name, scan, written, replacements)
 
     def can_rebase(self, staged: Staged, gone: Collection[str]) -> Verdict:
         if may_move_rows(staged.run):
@@ -92,7 +95,7 @@ class CopyInPlace(Strategy):
         dropped = {new for old, new in staged.replacements.items() if old in gone}
         changed_before = zip(staged.scan.touched.paths, staged.scan.changed_by_file, strict=True)
         changed = sum(rows for path, rows in changed_before if path not in gone)
-        stayed = staged.touched.but_for(gone)
+        stayed = staged.touched.excluding(gone)
         copied = staged.run.transaction.num_records(stayed) - changed
         copied += staged.run.transaction.num_records(scan.touched) - sum(scan.changed_by_file)
         return replace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from deltaweave._verdict import YES, Verdict
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.pairs import TouchedFilesScan
 from deltaweave.engine.prune import Candidates
@@ -9,7 +10,6 @@ from deltaweave.engine.report import StrategyName
 from deltaweave.engine.staged import Staged
 from deltaweave.engine.strategies.base import Strategy, matches
 from deltaweave.engine.strategies.rows import copy_phase, copy_touched_files
-from deltaweave.verdict import YES, Verdict
 
 
 class CopyOnWrite(Strategy):

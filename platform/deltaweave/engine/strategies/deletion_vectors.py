@@ -11,12 +11,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from deltaweave._verdict import YES, Verdict, no
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import (
     MarkedRows,
-    mark_here,
+    mark_on_driver,
     mark_rows,
-    may_mark_here,
+    may_mark_on_driver,
     vectors_writable,
     without_files,
 )
@@ -31,7 +32,6 @@ from deltaweave.engine.staged import Staged
 from deltaweave.engine.strategies.base import Strategy, matches
 from deltaweave.engine.strategies.rows import remaining_rows, together, updated_and_inserted
 from deltaweave.engine.strategies.source_rows import updates_from_source
-from deltaweave.verdict import YES, Verdict, no
 
 if TYPE_CHECKING:
     import numpy
@@ -98,13 +98,13 @@ class DeletionVectors(Strategy):
     ) -> Staged | None:
         plan = plan_files(staged.run, scan)
         rows = scan.changed_on_driver(plan.stay)
-        if rows is None or len(plan.copied) or not may_mark_here(plan.stay):
+        if rows is None or len(plan.copied) or not may_mark_on_driver(plan.stay):
             return None
         assert staged.marked is not None
-        stayed = staged.touched.but_for(staged.removed.paths)
+        stayed = staged.touched.excluding(staged.removed.paths)
         own = without_files(staged.marked, stayed.among(gone))
-        again = mark_here(staged.run.transaction, rows[FILE], rows[TARGET_ROW_ID], plan.stay)
-        removed = staged.removed.but_for(gone).and_also(plan.removed)
+        again = mark_on_driver(staged.run.transaction, rows[FILE], rows[TARGET_ROW_ID], plan.stay)
+        removed = staged.removed.excluding(gone).and_also(plan.removed)
         return replace(staged, removed=removed, marked=own.and_also(again))
 
 
@@ -160,7 +160,7 @@ def plan_files(
 def _mark(transaction: Transaction, scan: TouchedFilesScan, files: FileList) -> MarkedRows:
     """Mark the rows of these files that a clause takes; on the driver if the pairs are there."""
     here = scan.changed_on_driver(files)
-    if here is not None and may_mark_here(files):
-        return mark_here(transaction, here[FILE], here[TARGET_ROW_ID], files)
+    if here is not None and may_mark_on_driver(files):
+        return mark_on_driver(transaction, here[FILE], here[TARGET_ROW_ID], files)
     changed = scan.changed_pairs(FILE, TARGET_ROW_ID, files=files)
     return mark_rows(transaction, changed, FILE, TARGET_ROW_ID, files)

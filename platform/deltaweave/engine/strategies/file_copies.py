@@ -209,7 +209,7 @@ def _by_tasks(
     written = written_without_spark(transaction.transaction, added).with_changes(recorded)
     replaced = [path for path in files.paths if path in new]
     replacements = dict(zip(replaced, written.files.paths, strict=True))
-    return RewrittenInPlace(written, replacements, scan.touched.but_for(in_place))
+    return RewrittenInPlace(written, replacements, scan.touched.excluding(in_place))
 
 
 def _warn_of_failed(table: str, reasons: Mapping[str, str | None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
+from deltaweave._verdict import YES, Verdict, no
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.pairs import TouchedFilesScan
 from deltaweave.engine.phases import Phases
@@ -12,7 +13,6 @@ from deltaweave.engine.report import StrategyName
 from deltaweave.engine.staged import Staged
 from deltaweave.engine.strategies.base import Strategy
 from deltaweave.engine.strategies.source_rows import inserts_only, may_insert, rows_after_scan
-from deltaweave.verdict import YES, Verdict, no
 
 _STATUS = "MERGE operation - writing new files for only inserts"
 

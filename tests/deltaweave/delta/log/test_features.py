@@ -8,10 +8,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaweave import Table, errors
+from deltaweave._verdict import YES, Verdict
 from deltaweave.delta.jvm import Jvm
 from deltaweave.delta.log import features
 from deltaweave.delta.log.table_log import TableLog
-from deltaweave.verdict import YES, Verdict
 from tests.builders import frame, write_table
 from tests.oracles import newest_version
 

@@ -21,11 +21,11 @@ from pyspark.sql.types import ArrayType, IntegerType, StructField, StructType
 
 import deltaweave
 from deltaweave import Table, errors
+from deltaweave._releases import installed_pair, line
 from deltaweave.engine import limits
 from deltaweave.engine.settings import REWRITE_IN_PLACE
 from deltaweave.engine.tasks import Disk, TableFormat, file_tasks
 from deltaweave.engine.tasks.stored_rows import batches_of_group
-from deltaweave.tested_releases import installed_pair, line
 from tests.builders import frame, write_table
 from tests.footers import SPARK_VERSION, rewritten_footer
 from tests.oracles import (

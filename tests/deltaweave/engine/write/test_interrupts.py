@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from deltaweave import Table
-from deltaweave.delta.jvm import interrupts_shown
+from deltaweave.delta.jvm import raise_hidden_interrupts
 from deltaweave.engine.settings import ON_DRIVER
 from tests.builders import frame, write_table
 from tests.oracles import newest_version
@@ -34,9 +34,9 @@ def fail_while_interrupted() -> None:
 
 
 def test_an_interrupt_is_raised_instead_of_the_error_that_took_its_place() -> None:
-    with pytest.raises(KeyboardInterrupt), interrupts_shown():
+    with pytest.raises(KeyboardInterrupt), raise_hidden_interrupts():
         fail_while_interrupted()
-    with pytest.raises(OSError, match="of the block"), interrupts_shown():
+    with pytest.raises(OSError, match="of the block"), raise_hidden_interrupts():
         fail()
 
 
@@ -51,7 +51,7 @@ def test_what_the_caller_handles_is_not_raised_again(handled: BaseException) -> 
     try:
         raise handled
     except BaseException:
-        with pytest.raises(OSError, match="of the block"), interrupts_shown():
+        with pytest.raises(OSError, match="of the block"), raise_hidden_interrupts():
             fail()
 
 

@@ -13,6 +13,7 @@ from functools import partial
 from pyspark.sql import Column
 from pyspark.sql.types import StructField
 
+from deltaweave._verdict import YES, Verdict, no
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import (
     PartitioningColumn,
@@ -27,8 +28,8 @@ from deltaweave.delta.files import (
     vectors_writable,
     written_columns,
 )
-from deltaweave.delta.log import FileList
-from deltaweave.delta.scan import estimated_bytes, tracked_columns
+from deltaweave.delta.log import FileList, may_merge_locally
+from deltaweave.delta.scan import estimated_bytes
 from deltaweave.delta.statement import ResolvedMerge, TargetReads, equalities_alone, target_reads
 from deltaweave.engine import limits
 from deltaweave.engine.attempts import SPARK_DOES_THE_MERGE, attempted
@@ -40,9 +41,6 @@ from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.report import StrategyName
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.strategies import ONLY_DELTA_CHECKS, Choice, CopyInPlace, Strategy
-from deltaweave.verdict import YES, Verdict, no
-
-_IDENTITY = "delta.identity."
 
 _STRATEGIES = {
     StrategyName.INSERT_ONLY,
@@ -198,10 +196,9 @@ def _of_source(source: PreparedSource, *, only_if_estimated: bool) -> Verdict:
 
 def _of_table(run: MergeRun) -> Verdict:
     transaction = run.transaction
-    if tracked_columns(transaction) is not None:
-        return no("the table tracks its rows")
-    if any(key.startswith(_IDENTITY) for c in table_columns(transaction) for key in c.metadata):
-        return no("the table has identity columns")
+    of_features = may_merge_locally(transaction.table)
+    if not of_features.ok:
+        return of_features
     in_place = run.settings.allows_in_place
     return in_place if not in_place.ok and not vectors_writable(transaction) else YES
 

@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from deltaweave.delta.commit import ChangeFileOf, Transaction, WrittenFiles, written_without_spark
-from deltaweave.delta.files import FurtherFile, MarkedRows, NewFile, additions, mark_here
+from deltaweave.delta.files import FurtherFile, MarkedRows, NewFile, additions, mark_on_driver
 from deltaweave.delta.log import FileList
 from deltaweave.engine import limits
 from deltaweave.engine.backends.local.budget import in_threads
@@ -139,7 +139,7 @@ def _written(transaction: Transaction, found: Found, *, marks: bool) -> LocalFil
         written = written.with_changes(recorded)
     to_mark = found.scan.changed_on_driver(found.plan.stay)
     assert to_mark is not None, "the pairs are on the driver"
-    vectors = mark_here(transaction, to_mark[FILE], to_mark[TARGET_ROW_ID], found.plan.stay)
+    vectors = mark_on_driver(transaction, to_mark[FILE], to_mark[TARGET_ROW_ID], found.plan.stay)
     return LocalFiles(written, vectors)
 
 
@@ -180,7 +180,7 @@ def _with_most_rows(found: Found) -> FileList:
     most = limits.MAX_LOCAL_CHANGED_FRACTION * found.pairs.row_counts_in(touched)
     is_great = touched.rows["size"].to_numpy() >= 2 * limits.MIN_FILE_BYTES
     nearly_all = touched.where((np.array(found.scan.changed_by_file) > most) & is_great)
-    return copied.but_for(nearly_all.paths)
+    return copied.excluding(nearly_all.paths)
 
 
 def _write_files(

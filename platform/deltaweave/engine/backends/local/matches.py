@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from deltaweave.delta.commit import Transaction
-from deltaweave.delta.files import are_own, marked_rows, may_mark_here
+from deltaweave.delta.files import are_own, marked_rows, may_mark_on_driver
 from deltaweave.delta.log import FileList
 from deltaweave.engine import limits
 from deltaweave.engine.backends.local.budget import ByteBudget, most_local
@@ -273,7 +273,7 @@ def _marked(
     files = candidates.where(has_vector)
     if not len(files):
         return {}
-    if not may_mark_here(files):
+    if not may_mark_on_driver(files):
         raise NotRewritableError("too many files have deletion vectors")
     # A vector of some bytes may mark all rows of a file.
     if (num_marked := int(files.rows["num_marked"].to_numpy().sum())) > limits.MAX_MARKED_ROWS:

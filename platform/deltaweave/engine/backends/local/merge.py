@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
+from deltaweave._verdict import Verdict
 from deltaweave.delta.commit import WrittenFiles
 from deltaweave.delta.files import row_schema
 from deltaweave.delta.jvm import column_named
@@ -37,7 +38,6 @@ from deltaweave.engine.source import CollectedSource, collect_source
 from deltaweave.engine.staged import Staged
 from deltaweave.engine.strategies import FilePlan, Strategy, insert_phase, plan_files
 from deltaweave.engine.tasks import NotRewritableError, TableFormat, check_copyable
-from deltaweave.verdict import Verdict
 
 if TYPE_CHECKING:
     import numpy

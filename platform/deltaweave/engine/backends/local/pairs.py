@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, DateType, IntegralType, StructType
 
+from deltaweave._verdict import YES, Verdict, no
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import (
     assumes_new_calendar,
@@ -24,7 +25,7 @@ from deltaweave.delta.files import (
     table_columns,
     written_columns,
 )
-from deltaweave.delta.log import FileList, is_spelled_as_it_is
+from deltaweave.delta.log import FileList, has_plain_spelling
 from deltaweave.delta.statement import equalities_alone
 from deltaweave.engine import limits
 from deltaweave.engine.attempts import attempted
@@ -48,7 +49,6 @@ from deltaweave.engine.pairs import Pairs
 from deltaweave.engine.prune import Candidates
 from deltaweave.engine.source import CollectedSource, SourceKeys
 from deltaweave.engine.tasks import NotRewritableError, Storage
-from deltaweave.verdict import YES, Verdict, no
 
 if TYPE_CHECKING:
     import numpy
@@ -189,7 +189,7 @@ def _pairs_by_keys(run: MergeRun, candidates: Candidates, query: DataFrame) -> P
     if storage is None:
         raise NotRewritableError("Arrow does not see the table's store")
     # Rows that Spark reads are compared with these names.
-    if not all(map(is_spelled_as_it_is, own_locations(candidates.files))):
+    if not all(map(has_plain_spelling, own_locations(candidates.files))):
         raise NotRewritableError("the path of a file may be spelled in several ways")
     matches = local_matches(
         run.transaction,

@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import PassableColumn
-from deltaweave.delta.scan import with_ids_of
+from deltaweave.delta.scan import with_attribute_ids
 from deltaweave.delta.statement import ResolvedMerge, TargetReads
 from deltaweave.engine import limits
 from deltaweave.engine.backends.local.budget import ByteBudget, in_threads
@@ -234,7 +234,7 @@ def _by_query(
     def query() -> DataFrame:
         # Spark would evaluate local rows as it plans, whatever the size of the result.
         rows = merge.spark.createDataFrame(rows_read, schema).coalesce(1)
-        rows = with_ids_of(merge, rows, [attribute.node for attribute in attributes])
+        rows = with_attribute_ids(merge, rows, [attribute.node for attribute in attributes])
         rows = rows.withColumn(CLAUSE, first_match(merge))
         values = values_where_taken(merge, values_of, reads, (CLAUSE,))
         rows = rows.select(NEW_ROW, CLAUSE, *values)

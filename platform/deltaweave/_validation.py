@@ -1,12 +1,57 @@
-"""Locations of tables and sources: a path or URI must carry no credentials."""
+"""Checks of arguments: words of a few, locations without credentials; counts in messages."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import parse_qsl
 
 from deltaweave.errors import NOTHING_DONE, StatementError
+
+
+def choice_problem(name: str, given: object, known: Iterable[object]) -> str | None:
+    """Describe what is wrong with an argument that must be a known word; None if it is one.
+
+    >>> choice_problem("mode", "apend", ["append", "overwrite"])
+    "mode is 'apend'; known are append, overwrite."
+    """
+    known = list(known)
+    if given in known:
+        return None
+    return f"{name} is {given!r}; known are {', '.join(map(str, known))}."
+
+
+def check_choice(
+    name: str, given: object, known: Iterable[object], *, table: str | None, operation: str
+) -> None:
+    """Raise a StatementError if an argument is not a known word.
+
+    Args:
+        name: The argument's name.
+        given: Its value.
+        known: The words.
+        table: The table, for the error message.
+        operation: The operation, for the error message.
+    """
+    problem = choice_problem(name, given, known)
+    if problem is not None:
+        raise StatementError(problem, table=table, operation=operation)
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """Return a count and its noun.
+
+    >>> counted(1, "row"), counted(1897, "row"), counted(0, "batch is", "batches are")
+    ('1 row', '1,897 rows', '0 batches are')
+
+    Args:
+        count: The count.
+        one: The noun of one thing, and perhaps a verb.
+        many: The same of several; by default with an s at the end.
+    """
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
 
 # A URI alone, or quoted in SQL as in delta.`s3://bucket/orders`: scheme, slashes, authority, rest.
 _URI = re.compile(r"(?:^|`)\s*((?:[A-Za-z][A-Za-z0-9+.-]+:)+)(/+)([^/?#`]*)([^`]*)")

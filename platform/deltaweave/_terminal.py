@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from deltaweave.session import java_problem
+from deltaweave._session import java_problem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,7 +83,7 @@ def _setting(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.startswith("spark."):
         fail(f"--conf {key}: give it as spark.key=value.", MISUSED)
-    from deltaweave.session import secret_keys
+    from deltaweave._session import secret_keys
 
     if secret_keys({key: value}):
         fail(
@@ -106,7 +106,7 @@ def session(options: Mapping[str, str], log: Path | None) -> Iterator[SparkSessi
     if running is not None:
         yield running
         return
-    from deltaweave.session import local_session
+    from deltaweave._session import local_session
 
     check_java()
     try:

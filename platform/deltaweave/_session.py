@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deltaweave._releases import check_pair, delta_package, installed_pair
 from deltaweave.errors import NOTHING_DONE, UnsupportedSessionError
-from deltaweave.tested_releases import check_pair, delta_package, installed_pair
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

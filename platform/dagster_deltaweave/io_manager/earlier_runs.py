@@ -193,11 +193,11 @@ class EarlierRuns:
         newest = newest_merged()
         after = None if newest is None else self.positions(newest)
         known = {key: run for at, key, run in older if after is None or at >= after}
-        left = {
-            key: each for key, each in left.items() if after is None or self.positions(key) >= after
-        }
         found = {**left, **self._of_runs(known, newest, awaited=left)}
-        return sorted(found.values(), key=lambda each: self.positions(each.partition))
+        placed = [(self.positions(key), key) for key in found]
+        # A dynamic partition that was deleted meanwhile has no position.
+        there = [(at, key) for at, key in placed if at is not None]
+        return [found[key] for at, key in sorted(there) if after is None or at >= after]
 
     def _of_runs(
         self, known: Mapping[str, str], newest: str | None, *, awaited: Collection[str]
@@ -353,19 +353,33 @@ class EarlierRuns:
     def _blocks(self, oldest: _Attempt) -> bool:
         """Return whether this run may keep the awaited run in the queue and must make room for it.
 
-        A backfill that has still to make a run may wait for its other runs that are in the queue.
         Of all waiting runs, the one with the newest partition makes room.
         """
-        if not (oldest.is_queued or (oldest.run is None and self._is_in_queue(oldest.backfill))):
+        if not (oldest.is_queued or (oldest.run is None and self._is_held(oldest.backfill))):
             return False
         own, started = self.positions(self._own), [DagsterRunStatus.STARTED]
         newer = [run_id for position, _, run_id in self._others() if position > own]
         return not (newer and _runs(self._instance, run_ids=newer, statuses=started))
 
-    def _is_in_queue(self, backfill: str) -> bool:
-        """Return whether runs of a backfill are in the queue."""
-        of_it = RunsFilter(statuses=list(_QUEUED), tags={BACKFILL_ID_TAG: backfill})
-        return bool(self._instance.get_runs(of_it, limit=1))
+    def _is_held(self, backfill: str) -> bool:
+        """Return whether runs in the queue keep a backfill from making the awaited run.
+
+        They do if none of its runs goes on that could lead to it. Runs that wait, as this one does,
+        lead to nothing.
+        """
+        statuses = [*_QUEUED, DagsterRunStatus.STARTING, DagsterRunStatus.STARTED]
+        of_it = RunsFilter(statuses=statuses, tags={BACKFILL_ID_TAG: backfill})
+        leading = [run for run in self._instance.get_runs(of_it) if not self._waits_too(run)]
+        return bool(leading) and all(run.status in _QUEUED for run in leading)
+
+    def _waits_too(self, run: DagsterRun) -> bool:
+        """Return whether a run merges none but this partition and newer ones of the asset."""
+        if run.asset_selection is not None and self.context.asset_key not in run.asset_selection:
+            return False
+        own, definition = self.positions(self._own), self.context.asset_partitions_def
+        found = map(self.positions, partitions_of_run(run, definition, self._instance))
+        places = [at for at in found if at is not None]
+        return bool(places) and min(places) >= own
 
     def _let_go_first(self, attempts: Sequence[_Attempt]) -> None:
         """Raise the priority of queued attempts: Dagster then starts them first, oldest first."""

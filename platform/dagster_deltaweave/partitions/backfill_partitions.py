@@ -32,16 +32,15 @@ def left_of_assets(data: AssetBackfillData, asset: AssetKey) -> Iterator[str]:
     targets = data.target_subset.partitions_subsets_by_asset_key
     if asset not in targets:
         return
-    others = (data.materialized_subset, data.failed_and_downstream_subset, data.requested_subset)
-    done = {
-        partition
-        for each in others
-        if asset in each.partitions_subsets_by_asset_key
-        for partition in each.get_partitions_subset(asset).get_partition_keys()
-    }
-    for partition in targets[asset].get_partition_keys():
-        if partition not in done:
-            yield partition
+    left = targets[asset]
+    for done in (
+        data.materialized_subset,
+        data.failed_and_downstream_subset,
+        data.requested_subset,
+    ):
+        if asset in done.partitions_subsets_by_asset_key:
+            left -= done.get_partitions_subset(asset)  # whole windows, where partitions are times
+    yield from left.get_partition_keys()
 
 
 def left_of_job(backfill: PartitionBackfill) -> Sequence[str]:

@@ -344,17 +344,31 @@ def test_a_run_of_another_asset_of_the_backfill_is_none_of_the_partition(
         run(instance)
 
 
-@pytest.mark.parametrize(("status", "gives_way"), [(QUEUED, True), (STARTED, False)])
+@pytest.mark.parametrize(
+    ("others", "newer", "gives_way"),
+    [
+        ([QUEUED], [], True),
+        ([STARTED], [], False),  # which may lead to the awaited run
+        ([STARTED, QUEUED], [], False),
+        ([STARTED], [QUEUED], False),
+        ([QUEUED], [STARTED], False),  # the run of the newest partition makes room
+        ([], [QUEUED], False),  # which waits, too, once it is started
+    ],
+)
 def test_a_run_makes_room_if_the_backfill_may_wait_for_its_slot(
     instance: DagsterInstance,
     monkeypatch: pytest.MonkeyPatch,
-    status: DagsterRunStatus,
+    others: Sequence[DagsterRunStatus],
+    newer: Sequence[DagsterRunStatus],
     gives_way: bool,
 ) -> None:
     monkeypatch.setattr(earlier_runs, "_QUEUED_SECONDS", -1)
     launched(instance, OfAssets("a"))
     tags = {"dagster/backfill": "nightly"}
-    create_run_for_test(instance, tags=tags, status=status, asset_selection=frozenset({OTHER}))
+    for status in others:
+        create_run_for_test(instance, tags=tags, status=status, asset_selection=frozenset({OTHER}))
+    for status in newer:
+        created(instance, "d", status, {"dagster/partition": "d", **tags})
     with pytest.raises(OutOfOrderError) as raised:
         run(instance)
     assert ("waits for others in the queue" in str(raised.value)) == gives_way

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    DateType,
-    FractionalType,
-    IntegralType,
-    MapType,
-    NumericType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import StructField, StructType
 
-from deltaweave.changes.conversions import converted, is_as
+from deltaweave.changes.debezium.decoded_values import (
+    has_parts,
+    is_lost,
+    may_lose,
+    read_value,
+    with_parts,
+)
 from deltaweave.changes.debezium.envelopes import (
     OPERATION,
     ROW,
@@ -30,10 +24,13 @@ from deltaweave.changes.debezium.envelopes import (
     Messages,
 )
 from deltaweave.changes.debezium.placeholders import Placeholder
-from deltaweave.changes.debezium.values import SCALED, TIMES, ReadValue, TextValue, TimeUnit
+from deltaweave.changes.debezium.values import ReadValue, TextValue, TimeUnit
 from deltaweave.delta.jvm import json_text
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column
+
+# Of a column with parts: what was read of it, and whether a part was lost.
+_READ, _LOST = "_cdc_read_", "_cdc_lost_"
 
 
 def rows_of_structs(
@@ -62,17 +59,57 @@ def rows_of_structs(
         text = placeholder.text_of(F.col(ROW)[of.name], of.dataType)
         texts[name] = F.lit("") if text is None else text
     by_name = F.create_map(*[part for name, text in texts.items() for part in (F.lit(name), text)])
-    rows = rows.withColumn(SENT, placeholder.without(by_name))
+    rows = _with_read(rows.withColumn(SENT, placeholder.without(by_name)), wanted, found, units)
     columns, missing = {}, {}
     for field in wanted:
         of = found[field.name]
-        is_sent = F.map_contains_key(SENT, field.name)
-        value = F.when(is_sent, F.col(ROW)[of.name])
-        read = _read(value, of.dataType, field, messages.place, units[field.name])
-        missing[field.name] = ~is_sent
+        if has_parts(of.dataType, field.dataType):
+            read = _read_parts(of, field, messages.place, units[field.name])
+        else:
+            value = F.when(_is_sent(field), F.col(ROW)[of.name])
+            read = read_value(value, of.dataType, field, messages.place, units[field.name])
+        missing[field.name] = ~_is_sent(field)
         known = placeholder.problem_of(field.name, F.col(SENT)[field.name], messages.place)
         columns[field.name] = read.unless(known)
     return ChangedRows(rows, columns, missing, F.lit(None).cast("string"))
+
+
+def _with_read(
+    rows: DataFrame,
+    wanted: StructType,
+    found: Mapping[str, StructField],
+    units: Mapping[str, TimeUnit],
+) -> DataFrame:
+    """Add what was read of columns with parts, and whether parts were lost.
+
+    They are columns, so that the value and the problem do not read the parts each on their own.
+    """
+    read, lost = {}, {}
+    for field in wanted:
+        of, name, as_type = found[field.name], field.name, field.dataType
+        if has_parts(of.dataType, as_type):
+            value = F.col(ROW)[of.name]
+            parts = with_parts(value, of.dataType, as_type, units[name])
+            read[_READ + name] = F.when(_is_sent(field), parts)
+            if may_lose(of.dataType, as_type):
+                of_parts = is_lost(value, column(_READ + name), of.dataType, as_type)
+                lost[_LOST + name] = _is_sent(field) & of_parts
+    return rows.withColumns(read).withColumns(lost)
+
+
+def _read_parts(of: StructField, field: StructField, place: Column, unit: TimeUnit) -> ReadValue:
+    """Return what was read of a column with parts; a problem with one is with the whole."""
+    read = column(_READ + field.name)
+    if not may_lose(of.dataType, field.dataType):
+        return ReadValue.fine(read)
+    text = json_text(F.col(ROW)[of.name])
+    as_text = TextValue(field.name, text, place, unit, F.lit(None), F.lit(None))
+    lost = column(_LOST + field.name)
+    return as_text.checked(F.when(~lost, read), field.dataType, lost)
+
+
+def _is_sent(field: StructField) -> Column:
+    return F.map_contains_key(SENT, field.name)
 
 
 def _check_is_envelope(messages: Messages) -> None:
@@ -96,57 +133,3 @@ def _check_has(wanted: StructType, found: Mapping[str, StructField], held: Struc
             operation="reading changes",
             hint=f"Leave it out of schema. Messages have {', '.join(held.names)}.",
         )
-
-
-def _read(
-    value: Column, held: DataType, field: StructField, place: Column, unit: TimeUnit
-) -> ReadValue:
-    """Read a value as a column's type; fields of structs are found by name."""
-    wanted = field.dataType
-    if is_as(held, wanted):
-        return ReadValue.fine(value)
-    is_nested = isinstance(held, (StructType, ArrayType, MapType))
-    text = json_text(value) if is_nested else value.cast("string")
-    has_scale = isinstance(held, StructType) and set(held.names) == {"scale", "value"}
-    semantic = F.lit(SCALED if has_scale else None).cast("string")
-    as_text = TextValue(field.name, text, place, unit, semantic, F.lit(None))
-    if is_nested and isinstance(wanted, (StringType, NumericType)):
-        return as_text.as_type(wanted)
-    if isinstance(held, (IntegralType, StringType)) and isinstance(wanted, (DateType, *TIMES)):
-        return as_text.as_type(wanted)
-    if isinstance(held, BinaryType) and not isinstance(wanted, StringType):
-        return ReadValue.fine(value.cast(wanted))
-    by_name = converted(value, held, wanted)
-    lost = _is_lost(by_name, wanted)
-    if isinstance(held, FractionalType) and isinstance(wanted, IntegralType):
-        lost = lost | (value != F.floor(value))
-    return as_text.checked(by_name.try_cast(wanted), wanted, lost)
-
-
-def _is_lost(value: Column, wanted: DataType) -> Column:
-    """Return whether a value, or a part of it, does not fit its type; false or null if it fits."""
-    read = value.try_cast(wanted)
-    return _differs(value, read, wanted)
-
-
-def _differs(value: Column, read: Column, wanted: DataType) -> Column:
-    """Return whether a part that is not null became null."""
-    lost = value.isNotNull() & read.isNull()
-    if isinstance(wanted, StructType):
-        for name in wanted.names:
-            of = wanted[name].dataType
-            lost = lost | F.coalesce(_differs(value[name], read[name], of), F.lit(False))
-        return lost
-    if isinstance(wanted, ArrayType):
-        return lost | _any_differs(value, read, wanted.elementType)
-    if isinstance(wanted, MapType):
-        of_keys = _any_differs(F.map_keys(value), F.map_keys(read), wanted.keyType)
-        return (
-            lost | of_keys | _any_differs(F.map_values(value), F.map_values(read), wanted.valueType)
-        )
-    return lost
-
-
-def _any_differs(values: Column, read: Column, wanted: DataType) -> Column:
-    each = F.zip_with(values, read, lambda one, other: _differs(one, other, wanted))
-    return F.coalesce(F.exists(each, lambda differs: differs), F.lit(False))

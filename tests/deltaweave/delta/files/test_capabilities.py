@@ -236,7 +236,7 @@ UNCHECKED = """
 from pyspark.sql.types import StructField
 from deltaweave.delta.files.capabilities import *
 from deltaweave.delta.files.capabilities import Capable
-
+from deltaweave._verdict import Verdict
 def compare(column: ComparableColumn) -> None: ...
 def write(column: WritableColumn) -> None: ...
 

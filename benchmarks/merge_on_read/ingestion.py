@@ -51,7 +51,7 @@ class Ingested:
     @property
     def holds(self) -> bool:
         """Whether the table was never more than a minute behind."""
-        return max(self.behind, *self.staleness) < FRESH_SECONDS
+        return max([self.behind, *self.staleness]) < FRESH_SECONDS
 
 
 class IngestionReport(Report[Ingested]):
@@ -72,7 +72,7 @@ class IngestionReport(Report[Ingested]):
                 f"{each.rate:,}",
                 f"{each.changes:,}",
                 f"{median(each.staleness):.1f}" if each.staleness else "",
-                f"{max(each.behind, *each.staleness):.1f}",
+                f"{max([each.behind, *each.staleness]):.1f}",
                 "yes" if each.holds else "no",
                 "yes" if each.rows_equal else "NO",
             )

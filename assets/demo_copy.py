@@ -21,7 +21,7 @@ from assets.landing import landing_directory
 from assets.web_returns import read_returns, web_returns
 from dagster_deltaweave import partition_path
 from dagster_deltaweave.tables import TableLocator, merge_declaration_in
-from deltaweave.delta.jvm import iterate
+from deltaweave.delta.jvm import Jvm
 from deltaweave.identifiers import quoted, table_name
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _built_in_merge(spark: SparkSession, statement: str) -> Mapping[str, int]:
     """
     executed = spark.sql(statement)._jdf.queryExecution().commandExecuted()
     metrics = executed.commandPhysicalPlan().cmd().metrics()
-    return {each._1(): int(each._2().value()) for each in iterate(metrics)}
+    return {each._1(): int(each._2().value()) for each in Jvm.iterate(metrics)}
 
 
 def _signed(rows: DataFrame, sign: int) -> DataFrame:

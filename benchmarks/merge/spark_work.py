@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
 
-from deltaweave.delta.jvm import iterate
+from deltaweave.delta.jvm import Jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +50,7 @@ def noted_work(spark: SparkSession) -> Iterator[SparkWork]:
     for job in takewhile(lambda job: job.jobId() > newest, _newest_jobs(spark)):
         if job.completionTime().isDefined():
             work.jobs.append((_seconds(job.submissionTime()), _seconds(job.completionTime())))
-            stages.update(iterate(job.stageIds()))
+            stages.update(Jvm.iterate(job.stageIds()))
     store = _store(spark)
     for number in stages:
         stage = store.lastStageAttempt(number)
@@ -85,7 +85,7 @@ def _newest_jobs(spark: SparkSession) -> Iterator[Any]:
     """Yield the jobs that Spark remembers, the newest first; it forgets the oldest of many."""
     # Spark notes what happens in a thread of its own.
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
-    return iterate(_store(spark).jobsList(_EVERY_STATUS))
+    return Jvm.iterate(_store(spark).jobsList(_EVERY_STATUS))
 
 
 def _store(spark: SparkSession) -> Any:

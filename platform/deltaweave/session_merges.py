@@ -20,10 +20,10 @@ from pyspark.sql import DataFrame
 
 from deltaweave.delta.jvm import (
     SPARK_ERRORS,
+    Jvm,
     active,
     check_is_classic,
     is_on,
-    jvm,
     python_error,
     refuse_lenient_reads,
     rows_of_numbers,
@@ -98,7 +98,7 @@ def enable(spark: SparkSession) -> None:
         UnsupportedVersionError: deltaweave was not tested with its Spark or Delta.
     """
     check_is_classic(spark)
-    jvm(spark)  # checks the versions
+    Jvm.of(spark)  # checks the versions
     install()
     if not is_enabled(spark):
         logger.info(

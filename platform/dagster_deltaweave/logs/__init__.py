@@ -24,7 +24,6 @@ from dagster_deltaweave.logs.delta_log import (
 from dagster_deltaweave.logs.held_partitions import (
     NOTHING,
     HeldPartitions,
-    holds_delivery,
     merged_partitions,
     order_id,
     record_of,
@@ -45,7 +44,6 @@ __all__ = [
     "Position",
     "batches_after",
     "find_tables",
-    "holds_delivery",
     "last_change",
     "merged_partitions",
     "number_metadata",

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from deltaweave.delta.commit import Lease, Transaction, is_applied
+from deltaweave.delta.commit import Lease, Transaction, TransactionId, is_applied
 from deltaweave.errors import CommitConflictError
 
 logger = logging.getLogger(__name__)
-
-
-class TransactionId(NamedTuple):
-    """An application id and a version of it, which Delta's log calls `txn`.
-
-    Attributes:
-        application: The application id.
-        version: The version.
-    """
-
-    application: str
-    version: int
 
 
 @dataclass(frozen=True)
@@ -56,7 +43,7 @@ class Preconditions:
     @property
     def application_ids(self) -> list[str]:
         """The application ids whose versions in the table must not change until the commit."""
-        ids = [] if self.idempotency is None else [self.idempotency.application]
+        ids = [] if self.idempotency is None else [self.idempotency.application_id]
         lease = None if self.lease is None else self.lease.application_id
         return ids if lease is None else [*ids, lease]
 

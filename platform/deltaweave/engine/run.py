@@ -19,6 +19,7 @@ from dataclasses import replace
 from deltaweave.delta.commit import (
     AfterCommit,
     Lease,
+    TransactionId,
     check_since_analysis,
     reset_session_pair,
     session_pair,
@@ -31,7 +32,7 @@ from deltaweave.engine.backends import DeclinedError, LocalBackend, SparkBackend
 from deltaweave.engine.commit import CommitLoop, merge_result
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.phases import Phases
-from deltaweave.engine.preconditions import Preconditions, TransactionId
+from deltaweave.engine.preconditions import Preconditions
 from deltaweave.engine.report import MergeMetrics, MergeResult, StrategyName, TouchedFiles
 from deltaweave.engine.settings import MergeSettings
 from deltaweave.engine.source import check_same_source

@@ -25,7 +25,7 @@ from dagster_deltaweave import (
     merge_asset,
 )
 from deltaweave import Table
-from deltaweave.delta.jvm.gateway import jvm
+from deltaweave.delta.jvm import Jvm
 from deltaweave.delta.log.snapshot import FileLayout
 from tests.dagster_deltaweave.conftest import failure_messages, rows
 
@@ -136,7 +136,7 @@ def without_statistics(table: Table) -> None:
     log.write_text("\n".join(map(json.dumps, actions)))
     for checksum in (log.parent / f".{log.name}.crc", log.with_suffix(".crc")):
         checksum.unlink(missing_ok=True)
-    jvm(table.spark).org.apache.spark.sql.delta.DeltaLog.clearCache()
+    Jvm.of(table.spark).org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
 @pytest.mark.minutes

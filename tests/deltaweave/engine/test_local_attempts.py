@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import MergeResult, Table, errors
+from deltaweave._verdict import Verdict
 from deltaweave.delta.commit.written_files import OwnFiles
-from deltaweave.delta.files import Verdict
 from deltaweave.engine import file_format
 from deltaweave.engine.attempts import attempted, warnings_noted
 from deltaweave.engine.backends.local import eligibility

@@ -9,8 +9,6 @@
 
 from __future__ import annotations
 
-from deltaweave._verdict import YES as ALLOWED
-from deltaweave._verdict import Verdict
 from deltaweave.delta.files.capabilities import (
     Capable,
     ComparableColumn,
@@ -57,7 +55,6 @@ from deltaweave.delta.files.missing_statistics import compute_missing_statistics
 from deltaweave.delta.files.object_stores import settings_for_arrow
 
 __all__ = [
-    "ALLOWED",
     "Capable",
     "ComparableColumn",
     "FurtherFile",
@@ -69,7 +66,6 @@ __all__ = [
     "Reading",
     "RemarkedFiles",
     "Use",
-    "Verdict",
     "WritableColumn",
     "additions",
     "are_own",

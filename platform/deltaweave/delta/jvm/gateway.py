@@ -500,36 +500,3 @@ def jars_with(spark: SparkSession, name: str) -> list[str]:
     found = view.java.util.Collections.list(loader.getResources(file))
     urls = [str(url.toString()) for url in found]
     return list(dict.fromkeys(url.removesuffix(file).strip("/!") for url in urls))
-
-
-# Functions for callers outside of this package, each a method of `Jvm`.
-
-
-def jvm(spark: SparkSession) -> Jvm:
-    """Return the session's JVM; see `Jvm.of`."""
-    return Jvm.of(spark)
-
-
-def seq(java: Jvm, items: Iterable[Any]) -> JavaObject:
-    """Build a Scala immutable Seq of a few items; see `Jvm.seq`."""
-    return java.seq(items)
-
-
-def select_where(java: Jvm, scala_seq: JavaObject, mask: numpy.ndarray) -> JavaObject:
-    """Select the items of a Scala Seq where the mask is true; see `Jvm.select_where`."""
-    return java.select_where(scala_seq, mask)
-
-
-def iterate(scala_seq: JavaObject) -> Iterator[JavaObject]:
-    """Yield the items of a short Scala collection; see `Jvm.iterate`."""
-    return Jvm.iterate(scala_seq)
-
-
-def column_of(spark: SparkSession, expression: JavaObject) -> Column:
-    """Build a Column of a resolved Catalyst expression; see `Jvm.column_of`."""
-    return Jvm.of(spark).column_of(expression)
-
-
-def expression_of(spark: SparkSession, column: Column) -> JavaObject:
-    """Return the Catalyst expression behind a Column; see `Jvm.expression_of`."""
-    return Jvm.of(spark).expression_of(column)

@@ -17,26 +17,22 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructField, StructType
 
+from deltaweave._verdict import Verdict
 from deltaweave.delta.files import (
     ReadableColumn,
     Reading,
-    Verdict,
     are_own,
     assumes_new_calendar,
     readable,
 )
 from deltaweave.delta.jvm import (
+    Jvm,
     aliased,
     cast_to,
     column_named,
-    column_of,
     constant,
-    expression_of,
-    jvm,
     raise_hidden_interrupts,
-    select_where,
     selected,
-    seq,
     sql_expression,
     translated,
     value_where,
@@ -232,7 +228,7 @@ def _collected(
     reads: TargetReads,
 ) -> DataFrame:
     """Return a row for each source row: keys, clauses, values, columns that clauses read."""
-    spark = merge.spark
+    spark, jvm = merge.spark, Jvm.of(merge.spark)
     matched = constant(spark, NO_CLAUSE) if reads.takes_query else first_match(merge)
     rows = with_column(_bounded(source), CLAUSE, matched)
     rows = with_column(rows, INSERT_CLAUSE, first_insert(merge))
@@ -240,7 +236,7 @@ def _collected(
     taken = [column_named(spark, name) for name in (CLAUSE, INSERT_CLAUSE)]
     values = values_where_taken(merge, values_of, reads, (CLAUSE, INSERT_CLAUSE))
     read = [
-        aliased(column_of(spark, attribute.node), f"{READ}{i}")
+        aliased(jvm.column_of(attribute.node), f"{READ}{i}")
         for i, attribute in enumerate(reads.source)
     ]
     return selected(rows, [*keys, *taken, *values, *read])
@@ -403,9 +399,9 @@ def _columns(
     """Return the columns that keys and clauses take; None if one takes anything else."""
     import numpy as np
 
-    spark, view = merge.spark, jvm(merge.spark)
-    keys = source.columns(seq(view, [expression_of(spark, each.source) for each in conjuncts]))
-    read = source.columns(seq(view, [each.node for each in reads.source])) if reads.source else []
+    jvm = Jvm.of(merge.spark)
+    keys = source.columns(jvm.seq(jvm.expression_of(each.source) for each in conjuncts))
+    read = source.columns(jvm.seq(each.node for each in reads.source)) if reads.source else []
     if keys is None or read is None:
         return None
     values: dict[str, Sequence[StructField]] = {}
@@ -415,7 +411,7 @@ def _columns(
             continue
         expressions, wanted = merge.clauses[i].value_expressions(), reads.computed.get(i)
         if wanted is not None:
-            expressions = select_where(view, expressions, wanted)
+            expressions = jvm.select_where(expressions, wanted)
         else:
             wanted = np.ones(len(merge.evolved_schema), dtype=bool)
         taken, places[name] = source.columns(expressions), np.flatnonzero(wanted).tolist()

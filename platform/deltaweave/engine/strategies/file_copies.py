@@ -23,9 +23,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 from pyspark.util import PythonEvalType
 
+from deltaweave._verdict import Verdict
 from deltaweave.delta.commit import Transaction, WrittenFiles, written_without_spark
 from deltaweave.delta.files import (
-    Verdict,
     additions,
     are_own,
     conditions_of_rows,

@@ -13,10 +13,10 @@ from decimal import Decimal
 from math import prod
 from typing import TYPE_CHECKING, TypeVar
 
+from deltaweave._verdict import Verdict
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import (
     ComparableColumn,
-    Verdict,
     comparable,
     reading_of,
     row_schema,

@@ -9,11 +9,11 @@ import pytest
 from mypy import api
 from pyspark.sql import types as T
 
+from deltaweave._verdict import Verdict
 from deltaweave.delta.files import (
     Capable,
     Reading,
     Use,
-    Verdict,
     capabilities,
     capability,
     comparable,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.files import object_stores
+from deltaweave.delta.jvm import Jvm
 
 S3A = "org.apache.hadoop.fs.s3a"
 KEYS = {"access.key": "visible", "secret.key": "hidden"}
@@ -22,7 +22,7 @@ BOTH = f"{S3A}.SimpleAWSCredentialsProvider,\n  {S3A}.TemporaryAWSCredentialsPro
 
 
 def arguments(spark: SparkSession, settings: Mapping[str, str]) -> Mapping[str, Any] | str:
-    configuration = jvm_.jvm(spark).org.apache.hadoop.conf.Configuration()
+    configuration = Jvm.of(spark).org.apache.hadoop.conf.Configuration()
     for name, value in settings.items():
         configuration.set(name if "security" in name else f"fs.s3a.{name}", value)
     found = object_stores.settings_by(spark, configuration)
@@ -80,7 +80,7 @@ def test_settings_with_keys_are_those_of_arrow(
 def test_keys_are_in_no_log_of_calls_to_the_jvm(
     spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
-    configuration = jvm_.jvm(spark).org.apache.hadoop.conf.Configuration()
+    configuration = Jvm.of(spark).org.apache.hadoop.conf.Configuration()
     for name, value in {**AMAZON, "bucket.other.secret.key": "hidden too"}.items():
         configuration.set(f"fs.s3a.{name}", value)
     with caplog.at_level(logging.DEBUG, "py4j"):

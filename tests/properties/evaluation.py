@@ -182,7 +182,8 @@ class _Evaluation:
     def _values(self, clause: Clause) -> Mapping[str, str]:
         """The expression that a clause assigns to a column, by the column's name."""
         of_source = {f.name.lower(): f"s.{quoted(f.name)}" for f in self.of_source}
-        kept = {f.name: f"t.{quoted(f.name)}" for f in self.of_target}
+        kept = {c.name: f"CAST(NULL AS {c.dataType.simpleString()})" for c in self.columns}
+        kept |= {f.name: f"t.{quoted(f.name)}" for f in self.of_target}  # others are new
         before = {} if clause.kind == "not_matched" else kept
         if clause.action in ("update_all", "insert_all"):
             given = {c.name: of_source.get(c.name.lower()) for c in self.columns}

@@ -8,7 +8,7 @@ Tasks on executors and the driver use it. It needs only pyarrow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from deltaweave.engine.tasks.storage import Storage
@@ -43,6 +43,7 @@ def read_batches(
     file: pyarrow.parquet.ParquetFile,
     names: Sequence[str],
     groups: Sequence[int] | None = None,
+    beside: float = 0,
 ) -> Iterator[pyarrow.RecordBatch]:
     """Read rows in their order.
 
@@ -50,15 +51,16 @@ def read_batches(
         storage: Where the file lies.
         location: The file's.
         file: The file.
-        names: The columns, at least one, by their names in the file.
+        names: The columns, by their names in the file; with none, batches have rows alone.
         groups: The row groups; None reads all.
+        beside: The bytes that a row takes in memory beside these columns.
 
     Raises:
         NotRewritableError: A few rows may hold most of many decoded items, or values may be so
             long that batches would have a few rows each.
     """
     for group in range(file.num_row_groups) if groups is None else groups:
-        size = _rows_at_once(storage, location, file, names, group)
+        size = _rows_at_once(storage, location, file, names, group, beside)
         yield from file.iter_batches(size, [group], columns=names, use_threads=False)
 
 
@@ -77,6 +79,7 @@ def _rows_at_once(
     file: pyarrow.parquet.ParquetFile,
     names: Sequence[str],
     group: int,
+    beside: float,
 ) -> int:
     num_rows = max(1, file.metadata.row_group(group).num_rows)
     wanted = set(names)
@@ -85,7 +88,8 @@ def _rows_at_once(
     repeated = [c for c in texts if has_dictionary(c) and not _is_small(c)]
     most = _rows_of([column for column in texts if _STARTS in column.encodings])
     _check_even(columns, num_rows, {})  # before items are read with their dictionary
-    width = sum(_stored_width(column, num_rows) for column in columns)
+    decimals = _decimals(file)
+    width = beside + sum(_stored_width(column, num_rows, decimals) for column in columns)
     size = _rows_that_fit(width, most)
     longest = _longest_values(storage, location, file, repeated, group, size)
     _check_even(columns, num_rows, longest)
@@ -94,13 +98,24 @@ def _rows_at_once(
     return _rows_that_fit(width, most)
 
 
-def _stored_width(column: pyarrow.parquet.ColumnChunkMetaData, num_rows: int) -> float:
+def _stored_width(
+    column: pyarrow.parquet.ColumnChunkMetaData, num_rows: int, decimals: Collection[str]
+) -> float:
     """Return the bytes of a row in memory, except those of values in dictionaries."""
-    width = _WIDTHS.get(column.physical_type, _WIDTH_OF_DECIMALS) * column.num_values
+    width = float(_WIDTHS.get(column.physical_type, _WIDTH_OF_DECIMALS))
+    if column.path_in_schema in decimals:
+        width = _WIDTH_OF_DECIMALS
+    width *= column.num_values
     if column.physical_type == "BYTE_ARRAY":
         # Of values that are stored one by one, their sum is known.
         width += column.total_uncompressed_size
     return float(width / num_rows)
+
+
+def _decimals(file: pyarrow.parquet.ParquetFile) -> set[str]:
+    """Return the paths of decimals, which memory holds in more bytes than files."""
+    columns = (file.schema.column(i) for i in range(len(file.schema)))
+    return {column.path for column in columns if column.logical_type.type == "DECIMAL"}
 
 
 def _rows_that_fit(width: float, most: int) -> int:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import pyarrow
     import pyarrow.parquet
 
+_ROWS_TO_MEASURE = 64
+
 FirstRow = tuple[int, int]
 """The row id of a file's first row, and the commit version of the rows that store none."""
 
@@ -47,11 +49,8 @@ def batches_of_group(
     import pyarrow as pa
 
     left = old.metadata.row_group(group).num_rows
-    names = _stored_names(old, schema)
-    if not names:  # all columns were added later
-        yield _nulls(left, schema)
-        return
-    for batch in read_batches(storage, location, old, names, [group]):
+    names, beside = _stored_names(old, schema), _width_of_missing(old, schema)
+    for batch in read_batches(storage, location, old, names, [group], beside):
         left -= batch.num_rows
         yield _as_of_table(pa.Table.from_batches([batch]), schema)
     if left:
@@ -77,10 +76,14 @@ def _as_of_table(rows: pyarrow.Table, schema: pyarrow.Schema) -> pyarrow.Table:
     return pa.table(arrays, schema=schema)
 
 
-def _nulls(num_rows: int, schema: pyarrow.Schema) -> pyarrow.Table:
+def _width_of_missing(old: pyarrow.parquet.ParquetFile, schema: pyarrow.Schema) -> float:
+    """Return the bytes that a row takes in columns that are not stored: Arrow holds each null."""
     import pyarrow as pa
 
-    return pa.table([pa.nulls(num_rows, field.type) for field in schema], schema=schema)
+    stored = set(old.schema_arrow.names)
+    missing = [field.type for field in schema if field.name not in stored]
+    measured = sum(pa.nulls(_ROWS_TO_MEASURE, kind).nbytes for kind in missing)
+    return float(measured / _ROWS_TO_MEASURE)
 
 
 def all_rows(
@@ -112,12 +115,10 @@ def all_rows(
     with storage.opened(location) as file:
         check_copyable(file, schema, new_calendar=new_calendar)
         check_zones(file, schema)
-        if (num_rows := file.metadata.num_rows) > max_rows:
+        if file.metadata.num_rows > max_rows:
             raise TooBigError(f"there are more than {max_rows:,} rows")
-        names = _stored_names(file, schema)
-        if not names:  # all columns were added later
-            return _nulls(num_rows, schema)
-        for batch in read_batches(storage, location, file, names):
+        names, beside = _stored_names(file, schema), _width_of_missing(file, schema)
+        for batch in read_batches(storage, location, file, names, beside=beside):
             parts.append(_as_of_table(pa.Table.from_batches([batch]), schema))
             size += parts[-1].nbytes
             if size > max_bytes:
@@ -144,13 +145,13 @@ def rows_at(location: str, places: Any, table: TableFormat, max_bytes: int) -> p
     parts, start, size = [], 0, 0
     with table.storage.opened(location) as old:
         check_copyable(old, table.schema, new_calendar=table.new_calendar)
-        names = _stored_names(old, table.schema)
+        names, beside = _stored_names(old, table.schema), _width_of_missing(old, table.schema)
         first = np.cumsum(
             [0] + [old.metadata.row_group(i).num_rows for i in range(old.num_row_groups)]
         )
         for group in np.unique(np.searchsorted(first, places, side="right") - 1).tolist():
             start = int(first[group])
-            for batch in read_batches(table.storage, location, old, names, [group]):
+            for batch in read_batches(table.storage, location, old, names, [group], beside):
                 here = slice(*np.searchsorted(places, (start, start + batch.num_rows)))
                 if len(places[here]):
                     rows = _as_of_table(pa.Table.from_batches([batch]), table.schema)

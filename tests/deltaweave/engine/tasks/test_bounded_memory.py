@@ -25,6 +25,7 @@ from deltaweave.engine.tasks import (
     row_groups,
     rows_at,
 )
+from deltaweave.engine.tasks.stored_rows import batches_of_group
 from tests.footers import without_dictionary_offset
 from tests.memory import held
 
@@ -235,3 +236,40 @@ def test_a_dictionary_is_looked_at_in_rows_that_fit_a_batch(tmp_path: Path) -> N
     with held() as pool, Disk().opened(location) as file:
         assert sum(b.num_rows for b in batches.read_batches(Disk(), location, file, ["v"])) == 4_000
     assert pool.max_memory() < MOST
+
+
+@pytest.mark.parametrize("stored", ["one column", "none"])
+def test_columns_that_a_file_lacks_are_counted(tmp_path: Path, stored: str) -> None:
+    """They were added to the table later, and are null: 40 MB of a file of some bytes."""
+    of_file = pa.table({"k": pa.array(np.zeros(ROWS), pa.int64())})
+    pq.write_table(of_file, tmp_path / "old.parquet")
+    items = pa.struct([("a", pa.int64()), ("b", pa.string())])
+    kinds = {"c": pa.list_(pa.int64()), **{f"c{n}": items for n in range(150)}}
+    schema = pa.schema({"k": pa.int64(), **kinds} if stored == "one column" else kinds)
+    check_batches(tmp_path, schema)
+
+
+@pytest.mark.parametrize("digits", [9, 18])
+def test_decimals_are_counted_as_they_are_in_memory(tmp_path: Path, digits: int) -> None:
+    """Files store short ones in four or eight bytes, and memory holds them in sixteen."""
+    values = pa.array([None, 1] * (ROWS // 2), pa.decimal128(digits, 2))
+    rows = pa.table({f"c{n}": values for n in range(100)})
+    pq.write_table(rows, tmp_path / "old.parquet", store_decimal_as_integer=True)
+    check_batches(tmp_path, rows.schema)
+
+
+def check_batches(tmp_path: Path, schema: pa.Schema) -> None:
+    """Read a file whose rows have more bytes in memory than there may be at once."""
+    location = f"file:{tmp_path}/old.parquet"
+    statistics = json.dumps({"type": "struct", "fields": []})
+    table = TableFormat(schema, "snappy", ".parquet", statistics, 32, "4.2.0", True, Disk())
+    with held() as pool:
+        with Disk().opened(location) as file:
+            read = batches_of_group(table.storage, location, file, 0, schema)
+            assert sum(rows.num_rows for rows in read) == ROWS
+        with pytest.raises(NotRewritableError, match="bytes"):
+            all_rows(table.storage, location, schema, ROWS, 4 * MIB, new_calendar=True)
+        with pytest.raises(NotRewritableError, match="bytes"):
+            rows_at(location, np.arange(ROWS), table, 4 * MIB)
+        assert rows_at(location, np.array([1, ROWS - 1]), table, 4 * MIB).num_rows == 2
+    assert pool.max_memory() < 2 * 4 * MIB

@@ -17,6 +17,8 @@ RESERVED_PREFIX = "__deltaweave_"
 
 # What Spark takes for the name of a setting or, after `env:`, of an environment variable.
 _SETTING = re.compile(r"\$\{\S+?\}")
+# Characters that a string token of SQL cannot hold as they are, in every session.
+_CODED = re.compile(r"(['\\]|\$(?=\{))")
 
 
 def quoted(name: str) -> str:
@@ -87,12 +89,32 @@ def spelled_as(columns: Iterable[str], names: Iterable[str]) -> list[str]:
 
 
 def literal(text: str) -> str:
-    r"""Write a string as a SQL constant.
+    """Write a string as SQL that means it whatever the session sets.
 
-    A dollar sign before a brace is written by its code point, because Spark replaces `${…}` by a
-    setting's value before it parses any text.
+    What `spark.sql.parser.escapedStringLiterals` reads in two ways is named by its code point, and
+    so is the dollar sign of `${…}`, which Spark replaces by a setting's value before it parses any
+    text.
 
-    >>> print(literal("it's"))
+    >>> print(literal("it is"), literal("it's"), literal("${x}"))
+    'it is' concat('it', chr(39), 's') concat(chr(36), '{x}')
+    """
+    parts = _CODED.split(text)  # those at odd indexes are coded
+    if len(parts) == 1:
+        return f"'{text}'"
+    written = [
+        f"chr({ord(part)})" if place % 2 else f"'{part}'"
+        for place, part in enumerate(parts)
+        if part
+    ]
+    return f"concat({', '.join(written)})"
+
+
+def string_token(text: str) -> str:
+    r"""Write a string as a token of SQL, for a place in a statement that takes no expression.
+
+    Spark reads escapes in such places (properties, locations) whatever the session sets.
+
+    >>> print(string_token("it's"))
     'it\'s'
     """
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")

@@ -57,7 +57,7 @@ from deltaweave.errors import (
     StatementError,
     TableNotFoundError,
 )
-from deltaweave.identifiers import is_path, literal, quoted
+from deltaweave.identifiers import is_path, quoted, string_token
 from deltaweave.statements import MergeBuilder
 
 if TYPE_CHECKING:
@@ -449,10 +449,11 @@ class Table:
         index = wanted_index(self.snapshot(), column, self.path_or_name)
         with translated(self.path_or_name, operation="indexing keys", commits=True):
             if index.table.metadata.indexed_column != index.column:
+                name = string_token(index.column)
                 with self._alone("indexing keys"):
                     self.spark.sql(
                         f"ALTER TABLE {self._name} "
-                        f"SET TBLPROPERTIES ('{KEY_INDEX_PROPERTY}' = {literal(index.column)})"
+                        f"SET TBLPROPERTIES ('{KEY_INDEX_PROPERTY}' = {name})"
                     )
             return replace(index, table=self.snapshot()).catch_up()
 

@@ -39,7 +39,7 @@ from deltaweave import Table
 from deltaweave.delta.commit import alone_on_local_disk, is_unwritten
 from deltaweave.delta.jvm import translated
 from deltaweave.errors import NOTHING_WRITTEN, DeltaweaveError, StatementError
-from deltaweave.identifiers import literal, table_name
+from deltaweave.identifiers import string_token, table_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -98,7 +98,7 @@ def _refuse_empty_start(locator: TableLocator, context: OutputContext, table: Ta
         operation="locating",
         state="Nothing was written.",
         hint="Give that table its name: CREATE TABLE "
-        f"{table.path_or_name} USING delta LOCATION {literal(before)}. Or move it away.",
+        f"{table.path_or_name} USING delta LOCATION {string_token(before)}. Or move it away.",
     )
 
 

@@ -24,7 +24,7 @@ from dagster_deltaweave.tables.declaration import (
 )
 from dagster_deltaweave.tables.places import path_under
 from deltaweave.errors import NOTHING_DONE, SourceError, StatementError
-from deltaweave.identifiers import literal
+from deltaweave.identifiers import string_token
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -81,7 +81,7 @@ def check_is_of(table: Table, own: str) -> None:
         hint="Give one of the two assets another schema in its metadata, or another key. If they "
         "share the table on purpose, declare it for both by table=…. If the asset has a new key, "
         "under which nothing counts as applied that was applied under the old one, "
-        f"say so: ALTER TABLE … SET TBLPROPERTIES ('{OWNER}' = {literal(own)}).",
+        f"say so: ALTER TABLE … SET TBLPROPERTIES ('{OWNER}' = {string_token(own)}).",
     )
 
 

@@ -30,6 +30,7 @@ from deltaweave.changes.options import (
 from deltaweave.changes.stored_events import check_are_of, completed
 from deltaweave.changes.table_columns import TableColumns
 from deltaweave.changes.tombstones import Tombstones
+from deltaweave.delta.jvm import active, in_session, own_session
 from deltaweave.engine.report import MergeResult
 from deltaweave.errors import StatementError
 from deltaweave.table import Table
@@ -140,7 +141,10 @@ def apply_changes(
         late_by=late_by,
     )
     rows = spark.table(source) if isinstance(source, str) else source
-    return _apply(table, rows, options, idempotency)
+    with active(spark), own_session(spark) as own:
+        if own is not spark:
+            table, rows = Table(own, target), in_session(rows, own)
+        return _apply(table, rows, options, idempotency)
 
 
 def _apply(

@@ -38,76 +38,13 @@ from tests.oracles import (
     newest_version,
     rows_as_text,
 )
-from tests.settings import configured
+from tests.settings import SETTINGS_OF_SPARK, WITHOUT_GROUPS, configured
 
 APPLICATION = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
 VECTORS = {"delta.enableDeletionVectors": "true"}
 RESET = "spark.databricks.delta.write.txnVersion.autoReset.enabled"
 
-# With it, built-in MERGE fails in tables with deletion vectors.
-WITHOUT_GROUPS = {"spark.sql.retainGroupColumns": "false"}
-# Settings of Spark that may change what a query means, none with its default.
-SETTINGS_OF_SPARK = {
-    "names and groups": {
-        **WITHOUT_GROUPS,
-        "spark.sql.parser.quotedRegexColumnNames": "true",
-        "spark.sql.ansi.enforceReservedKeywords": "true",
-        "spark.sql.ansi.doubleQuotedIdentifiers": "true",
-        "spark.sql.caseSensitive": "true",
-        "spark.sql.groupByOrdinal": "false",
-        "spark.sql.groupByAliases": "false",
-        "spark.sql.orderByOrdinal": "false",
-        "spark.sql.lateralColumnAlias.enableImplicitResolution": "false",
-        "spark.sql.analyzer.failAmbiguousSelfJoin": "false",
-        "spark.sql.selfJoinAutoResolveAmbiguity": "false",
-        "spark.sql.crossJoin.enabled": "false",
-        "spark.sql.legacy.integerGroupingId": "true",
-    },
-    "types, casts and nulls": {
-        "spark.sql.ansi.enabled": "false",
-        "spark.sql.timestampType": "TIMESTAMP_NTZ",
-        "spark.sql.session.timeZone": "Africa/Monrovia",
-        "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
-        "spark.sql.jsonGenerator.ignoreNullFields": "false",
-        "spark.sql.datetime.java8API.enabled": "true",
-        "spark.sql.optimizeNullAwareAntiJoin": "false",
-        "spark.sql.decimalOperations.allowPrecisionLoss": "false",
-        "spark.sql.parser.escapedStringLiterals": "true",
-        **dict.fromkeys(
-            (
-                "spark.sql.legacy.allowNegativeScaleOfDecimal",
-                "spark.sql.legacy.castComplexTypesToString.enabled",
-                "spark.sql.legacy.charVarcharAsString",
-                "spark.sql.legacy.createEmptyCollectionUsingStringType",
-                "spark.sql.legacy.exponentLiteralAsDecimal.enabled",
-                "spark.sql.legacy.inSubqueryNullability",
-                "spark.sql.legacy.interval.enabled",
-                "spark.sql.legacy.nullInEmptyListBehavior",
-                "spark.sql.legacy.sizeOfNull",
-            ),
-            "true",
-        ),
-        "spark.sql.legacy.followThreeValuedLogicInArrayExists": "false",
-        "spark.sql.legacy.timeParserPolicy": "LEGACY",
-    },
-    "files and Arrow": {
-        "spark.sql.execution.arrow.useLargeVarTypes": "true",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
-        "spark.sql.execution.arrow.localRelationThreshold": "0",
-        "spark.sql.execution.arrow.compression.codec": "zstd",
-        "spark.sql.execution.pyspark.binaryAsBytes": "false",
-        "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName": "false",
-        "spark.sql.parquet.binaryAsString": "true",
-        "spark.sql.parquet.enableVectorizedReader": "false",
-        "spark.sql.parquet.filterPushdown": "false",
-        "spark.sql.parquet.inferTimestampNTZ.enabled": "false",
-        "spark.sql.parquet.mergeSchema": "true",
-        "spark.sql.optimizer.nestedSchemaPruning.enabled": "false",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.databricks.delta.deletionVectors.useMetadataRowIndex": "false",
-    },
-}
 # By case, the layout of its table and how the engine merges into it.
 WAYS: tuple[tuple[str, Layout, dict[str, str]], ...] = (
     ("column_names_that_need_back_quotes", Layout(), {ON_DRIVER: "true"}),

@@ -121,12 +121,12 @@ def _equals(name: str, data_type: DataType) -> Column:
     elif isinstance(data_type, BinaryType):
         value = F.concat(F.lit("X'"), F.hex(column), F.lit("'"))
     else:
-        escaped = F.replace(column.cast("string"), F.lit("\\"), F.lit("\\\\"))
-        escaped = F.replace(escaped, F.lit("'"), F.lit("\\'"))
-        # Spark would insert a setting's value there (`identifiers.literal`).
-        escaped = F.replace(escaped, F.lit("${"), F.lit("\\u0024{"))
-        end = F.lit(f"' AS {data_type.simpleString()})")
-        value = F.concat(F.lit("CAST('"), escaped, end)
+        text = column.cast("string")
+        token = F.concat(F.lit("'"), text, F.lit("'"))
+        # What settings may change in a token of SQL (`identifiers.literal`).
+        in_bytes = F.concat(F.lit("CAST(X'"), F.hex(text), F.lit("' AS STRING)"))
+        text = F.when(text.rlike(r"['\\$]"), in_bytes).otherwise(token)
+        value = F.concat(F.lit("CAST("), text, F.lit(f" AS {data_type.simpleString()})"))
     is_equal = F.concat(F.lit(f"{quoted(name)} = "), value)
     return F.coalesce(is_equal, F.lit(f"{quoted(name)} IS NULL"))
 

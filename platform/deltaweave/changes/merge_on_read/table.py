@@ -10,7 +10,9 @@ Merged batches are deleted only after a while, because readers may still use the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Literal
@@ -38,6 +40,7 @@ from deltaweave.changes.options import (
     schema_of,
 )
 from deltaweave.delta.commit import without_session_pair
+from deltaweave.delta.jvm import active, in_session, own_session
 from deltaweave.errors import StatementError
 from deltaweave.table import Table
 
@@ -133,8 +136,30 @@ class MergeOnReadTable:
             StatementError: The events' columns do not fit.
             SourceError: Events cannot be applied, and are not `rescued`.
         """
-        with pair_of_batch(self.changes, applied) as pair:
-            return self._append(source, pair)
+        with self._in_own_session() as own:
+            rows = source if own is self else in_session(source, own.spark)
+            try:
+                with pair_of_batch(own.changes, applied) as pair:
+                    return own._append(rows, pair)
+            finally:
+                self.warnings = own.warnings
+
+    @contextmanager
+    def _in_own_session(self) -> Iterator[MergeOnReadTable]:
+        """Give this table in the session for the engine's own queries, which it builds as SQL."""
+        with active(self.spark), own_session(self.spark) as own:
+            if own is self.spark:
+                yield self
+                return
+            table = copy(self)
+            table.spark = own
+            table.base, table.changes = (
+                Table(own, each.path_or_name) for each in (self.base, self.changes)
+            )
+            if self._rescued is not None:
+                table._rescued = Table(own, self._rescued.path_or_name)
+            table._sides = Sides(table.base, table.changes, self._options)
+            yield table
 
     def _append(self, source: DataFrame, applied: tuple[str, int] | None) -> int | None:
         shape = self._options.shape(self.base, source)
@@ -205,16 +230,22 @@ class MergeOnReadTable:
         """
         table = self.base.path_or_name
         check_choice("method", method, ("auto", *METHODS), table=table, operation="reading")
-        view = self._sides.view_of_now(where, asks_order=method in ("auto", "anti_join"))
-        if method == "auto":
-            tells_inserts = self._options.inserts is not None
-            method = view.best if tells_inserts else view.best_for_all
-        return visible(view.rows(method), view.base)
+        with self._in_own_session() as own:
+            view = own._sides.view_of_now(where, asks_order=method in ("auto", "anti_join"))
+            if method == "auto":
+                tells_inserts = self._options.inserts is not None
+                method = view.best if tells_inserts else view.best_for_all
+            return self._for_caller(visible(view.rows(method), view.base), own)
+
+    def _for_caller(self, rows: DataFrame, own: MergeOnReadTable) -> DataFrame:
+        """Return rows of the table in the engine's own session as those of the caller's."""
+        return rows if own is self else in_session(rows, self.spark)
 
     def read_optimized(self) -> DataFrame:
         """Read the base alone, as the last rematerialization left it, without what is `pending`."""
-        base = self.base.snapshot().read_whole()
-        return visible(base, base)
+        with self._in_own_session() as own:
+            base = own.base.snapshot().read_whole()
+            return self._for_caller(visible(base, base), own)
 
     def create_view(self, name: str) -> None:
         """Create a temporary view that always shows the newest rows.
@@ -237,7 +268,9 @@ class MergeOnReadTable:
                 operation="making a view",
                 hint="Use read(), or leave apply_as_truncates out.",
             )
-        self._sides.rows_when_read().createOrReplaceTempView(name)
+        with self._in_own_session() as own:
+            rows = self._for_caller(own._sides.rows_when_read(), own)
+        rows.createOrReplaceTempView(name)
 
     def merged_batch(self) -> int:
         """Return the number of the newest batch in the base; 0 for none."""
@@ -245,12 +278,16 @@ class MergeOnReadTable:
 
     def newest_batch(self) -> int:
         """Return the number of the newest appended batch; 0 for none."""
-        return Changeset(self.changes, self._sides.shape()).newest() if self.base.exists() else 0
+        if not self.base.exists():
+            return 0
+        with self._in_own_session() as own:
+            return Changeset(own.changes, own._sides.shape()).newest()
 
     def pending(self) -> Pending:
         """Count the batches, rows and bytes that are not in the base yet."""
         merged = self.merged_batch() if self.base.exists() else 0
-        return Changeset(self.changes, self._sides.shape()).pending(merged)
+        with self._in_own_session() as own:
+            return Changeset(own.changes, own._sides.shape()).pending(merged)
 
     def rematerialize(self, strategy: Strategy = "auto") -> Rematerialized | None:
         """Merge all current batches into the base, in one commit with the number of the newest.
@@ -271,7 +308,8 @@ class MergeOnReadTable:
             DeltaweaveError: Anything else; the base is as it was.
         """
         check_strategy(strategy, self.base)
-        return rematerialized(self._sides, strategy)
+        with self._in_own_session() as own:
+            return rematerialized(own._sides, strategy)
 
     @without_session_pair()
     def purge(self) -> int:
@@ -280,6 +318,10 @@ class MergeOnReadTable:
         Returns:
             The newest batch that is deleted; 0 for none.
         """
+        with self._in_own_session() as own:
+            return own._purge()
+
+    def _purge(self) -> int:
         self._sides.settle()
         before = datetime.now(timezone.utc) - self._options.keep_merged_for
         version = self.base.version_at(before)

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from deltaweave.delta.jvm import DeltaTransaction, JavaObject, Jvm, is_on
+from deltaweave.delta.jvm import PAIR_VERSION, DeltaTransaction, JavaObject, Jvm, is_on
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.errors import CommitConflictError, StatementError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 APPLICATION_ID = "spark.databricks.delta.write.txnAppId"
-VERSION = "spark.databricks.delta.write.txnVersion"
+VERSION = PAIR_VERSION
 AUTO_RESET = "spark.databricks.delta.write.txnVersion.autoReset.enabled"
 
 

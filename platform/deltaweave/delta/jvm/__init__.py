@@ -57,7 +57,9 @@ from deltaweave.delta.jvm.gateway import (
 from deltaweave.delta.jvm.sessions import (
     IGNORING_FILES,
     LAST_COMMIT,
+    PAIR_VERSION,
     active,
+    in_session,
     is_on,
     number_setting,
     own_session,
@@ -73,6 +75,7 @@ from deltaweave.delta.jvm.threads import (
 __all__ = [
     "IGNORING_FILES",
     "LAST_COMMIT",
+    "PAIR_VERSION",
     "SPARK_ERRORS",
     "DeltaLog",
     "DeltaMessage",
@@ -97,6 +100,7 @@ __all__ = [
     "constant",
     "delta_message",
     "grouped",
+    "in_session",
     "is_on",
     "jars_with",
     "json_text",

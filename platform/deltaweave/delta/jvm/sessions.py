@@ -3,6 +3,11 @@
 `own_session` is the door to the engine's own queries. Settings of the caller's session may change
 what a query means that is built by names or as SQL. They mean nothing for a statement that Spark
 has analyzed, so a statement is resolved in the caller's session and runs in the engine's own.
+Change data capture builds all of its queries so, and runs in it as a whole.
+
+`spark.sql.parser.escapedStringLiterals` stays as the caller sets it, since CHECK constraints mean
+what it says, to Delta, too. Texts in the engine's SQL mean the same either way
+(`identifiers.literal`).
 """
 
 from __future__ import annotations
@@ -26,6 +31,11 @@ IGNORING_FILES = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreM
 
 LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
 """Setting in which Delta notes the version of the session's last commit, to any table."""
+
+PAIR_VERSION = "spark.databricks.delta.write.txnVersion"
+"""Setting with the version of the session's idempotency pair, which may be reset after its use."""
+
+_SET_BY_COMMITS = (LAST_COMMIT, PAIR_VERSION)
 
 # What they change is how a query is built, and nothing of one that is analyzed.
 _OF_QUERIES_BEING_BUILT = (
@@ -63,15 +73,23 @@ def own_session(spark: SparkSession) -> Iterator[SparkSession]:
     copy.sessionState().conf().settings().keySet().removeAll(of_building)
     _enter_catalog_of(session, copy)
     own = _session_of(spark, copy)
-    before = own.conf.get(LAST_COMMIT, None)
+    before = {key: own.conf.get(key, None) for key in _SET_BY_COMMITS}
     try:
         with active(own):
             yield own
     finally:
-        with suppress_cleanup_errors("the version of the session's last commit"):
-            last = own.conf.get(LAST_COMMIT, None)
-            if last is not None and last != before:
-                spark.conf.set(LAST_COMMIT, last)
+        with suppress_cleanup_errors("what commits set in the session"):
+            for key in _SET_BY_COMMITS:
+                _copy_change(key, before[key], own, spark)
+
+
+def _copy_change(key: str, before: str | None, own: SparkSession, spark: SparkSession) -> None:
+    """Set a setting in the caller's session as it is in the engine's own, if it changed there."""
+    after = own.conf.get(key, None)
+    if after is None and before is not None:
+        spark.conf.unset(key)
+    elif after is not None and after != before:
+        spark.conf.set(key, after)
 
 
 def _enter_catalog_of(session: JavaObject, copy: JavaObject) -> None:

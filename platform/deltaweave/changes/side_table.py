@@ -182,21 +182,23 @@ def encryption_of(table: Table, kept_in: Table) -> dict[str, str]:
         kept_in: The table that keeps them, if it exists.
 
     Raises:
-        StatementError: It exists without them, so that it would hold in plain text what the other
-            table encrypts.
+        StatementError: It exists without them, or with other values of them, so that it may hold
+            in plain text what the other table encrypts.
     """
     if not table.exists():
         return {}
     wanted = encryption_properties(table.snapshot().metadata.properties)
     if wanted and kept_in.exists():
-        missing = sorted(wanted.keys() - kept_in.snapshot().metadata.properties.keys())
-        if missing:
+        own = kept_in.snapshot().metadata.properties
+        differing = sorted(name for name, value in wanted.items() if own.get(name) != value)
+        if differing:
             raise StatementError(
-                f"{kept_in.path_or_name} keeps keys and rows of the table, and does not have its "
-                f"properties {', '.join(missing)}: what it is to keep would not be encrypted.",
+                f"{kept_in.path_or_name} keeps keys and rows of the table, and its properties "
+                f"{', '.join(differing)} are not those of the table: what it is to keep may not be "
+                "encrypted.",
                 table=table.path_or_name,
                 operation="applying changes",
-                hint=f"Set them for {kept_in.path_or_name} too, and rewrite its files.",
+                hint=f"Set them to the same for {kept_in.path_or_name}, and rewrite its files.",
             )
     return wanted
 

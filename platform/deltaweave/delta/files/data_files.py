@@ -69,12 +69,14 @@ _VALUES_ALIKE = {
 # are notes of users and tools, and Delta's own, which Delta checks.
 _MAY_REACH_WRITERS = re.compile(
     r"(?:parquet|spark\.sql\.parquet|hadoop|fs|io|dfs|mapred|mapreduce|delta\.parquet)\..*"
-    r"|.*(?:encrypt|crypt|kms).*",
+    r"|.*(?:crypt|kms).*",
     re.IGNORECASE,
 )
 _OF_WRITERS = r"^(?:parquet\.|spark\.sql\.parquet\.|spark\.sql\.files\.maxRecordsPerFile$)"
 _FORMAT_VERSION = {"delta.parquet.format.version": r"1\.0\.0"}
 _ENCRYPTS = re.compile(r"parquet\.(?:crypto|encryption)\..*", re.IGNORECASE)
+# A factory of keys that is not Parquet's own may read any property.
+_OF_KEYS = re.compile(r".*(?:crypt|kms).*", re.IGNORECASE)
 
 
 def _by_settings(transaction: Transaction) -> Verdict:
@@ -102,8 +104,13 @@ def _names_in_session(transaction: Transaction) -> list[str]:
 
 
 def encryption_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return those properties of a table by which Parquet encrypts its files."""
-    return {name: value for name, value in properties.items() if _ENCRYPTS.fullmatch(name)}
+    """Return those properties of a table by which Parquet encrypts its files; none if it does not.
+
+    They include those that seem to be of a factory of keys of one's own.
+    """
+    if not any(map(_ENCRYPTS.fullmatch, properties)):
+        return {}
+    return {name: value for name, value in properties.items() if _OF_KEYS.fullmatch(name)}
 
 
 def _is_alike(name: str, values: Mapping[str, str]) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow.parquet as pq
 import pytest
@@ -13,8 +14,11 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import MergeOnReadTable, Table, apply_changes, errors
+from deltaweave.changes.side_table import encryption_of
+from deltaweave.delta.files import encryption_properties
 from tests.builders import frame, write_table
 from tests.encryption import (
+    FACTORY,
     ONE_COLUMN,
     SETTINGS,
     WHOLE_FILES,
@@ -201,6 +205,31 @@ def test_what_keeps_rows_beside_an_encrypted_table_is_encrypted_too(
         assert set(plain_files(tmp_path)) <= before
         beside = [each.name for each in tmp_path.rglob("_delta_log")]
         assert len(beside) == 2  # remembered deletes, or the changeset
+
+
+def existing(properties: dict[str, str]) -> Table:
+    """A table of which nothing else is asked."""
+    metadata = SimpleNamespace(properties=properties)
+    snapshot = SimpleNamespace(metadata=metadata)
+    table = SimpleNamespace(exists=lambda: True, snapshot=lambda: snapshot, path_or_name="t")
+    return cast(Table, table)
+
+
+def test_what_keeps_rows_encrypts_the_columns_that_the_table_encrypts_now() -> None:
+    """A column that was added to the property later would be in plain text."""
+    encrypted = existing(ONE_COLUMN)
+    assert encryption_of(encrypted, existing({**ONE_COLUMN, "steward": "sales"})) == ONE_COLUMN
+    older = {**ONE_COLUMN, "parquet.encryption.column.keys": "master:another"}
+    with pytest.raises(errors.StatementError, match=r"parquet\.encryption\.column\.keys") as raised:
+        encryption_of(encrypted, existing(older))
+    assert "another" not in str(raised.value)  # values may be keys
+
+
+def test_properties_that_a_factory_of_keys_may_read_encrypt_too() -> None:
+    notes = {"my.kms.url": "https://keys", "steward": "sales"}
+    assert encryption_properties(notes) == {}
+    of_factory = {FACTORY: "com.example.Factory", "my.kms.url": "https://keys"}
+    assert encryption_properties({**notes, **of_factory}) == of_factory
 
 
 def encrypt(spark: SparkSession, path: Path) -> None:

@@ -669,6 +669,60 @@ def test_what_fails_between_two_commits_releases_the_lock(
     assert newest_version(str(path)) == 1
 
 
+def cancel(*arguments: Any, **named: Any) -> Any:
+    raise errors.MergeFailedError("cancelled", error_class="SPARK_JOB_CANCELLED")
+
+
+def hide_an_interrupt(*arguments: Any, **named: Any) -> Any:
+    try:
+        raise KeyboardInterrupt
+    finally:
+        raise errors.SourceLostError("the stream was closed")
+
+
+@pytest.mark.parametrize("stop", [cancel, hide_an_interrupt])
+@pytest.mark.parametrize(
+    ("where", "calls", "key"),
+    [
+        ((rebase, "hold_match"), 0, 14),
+        ((loop, "latest"), 0, 1),
+        ((loop, "source_dependence"), 0, 1),
+        ((loop, "source_dependence"), 1, 1),
+    ],
+    ids=["rebase", "newest version", "whether to rerun", "whether to keep the source"],
+)
+def test_a_stop_after_a_lost_commit_ends_the_merge(
+    spark: SparkSession,
+    path: Path,
+    runs: list[int],
+    overtaken: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    where: tuple[Any, str],
+    calls: int,
+    key: int,
+    stop: Callable[..., Any],
+) -> None:
+    """A job that somebody cancels, or an interrupt, is no doubt that a rerun settles."""
+    called, function = list[str](), getattr(*where)
+
+    def stopped(*arguments: Any, **named: Any) -> Any:
+        called.append(where[1])
+        return (stop if len(called) > calls else function)(*arguments, **named)
+
+    monkeypatch.setattr(*where, stopped)
+    overtaken(lambda: spark.sql(f"UPDATE delta.`{path}` SET v = v + 1 WHERE k = {key}"))
+    is_cancelled = stop is cancel
+    with pytest.raises(errors.MergeFailedError if is_cancelled else KeyboardInterrupt) as raised:
+        upsert(Table(spark, str(path)), NEW)
+    assert (len(called), runs) == (calls + 1, [0])
+    if is_cancelled:  # after an interrupt, Spark may still write, and VACUUM deletes the files
+        assert raised.value.error_class == "SPARK_JOB_CANCELLED"
+        left = {name for name in all_files(str(path)) if name.endswith(".parquet")}
+        assert left <= files_of_versions(str(path))
+    assert is_free(path)
+    assert newest_version(str(path)) == 1
+
+
 @pytest.mark.minutes
 def test_a_merge_that_has_to_be_done_again_does_not_keep_the_lock(
     spark: SparkSession, path: Path, runs: list[int], overtaken: Callable[..., None]

@@ -23,6 +23,7 @@ from deltaweave.delta.commit.written_files import OwnFiles, leave_out_lenient_co
 from deltaweave.delta.jvm import (
     DeltaLog,
     DeltaTransaction,
+    raise_hidden_interrupts,
     reported_by,
     started,
     translated,
@@ -54,7 +55,8 @@ class AfterCommit:
     def step(self, what: str) -> Iterator[None]:
         """Run a step; an interrupt ends it, and the log has what was committed."""
         try:
-            yield
+            with raise_hidden_interrupts():
+                yield
         except Exception as error:
             warning = f"version {self.version} is committed; {what} failed: {reported_by(error)}"
             logger.warning("%s: %s", self.table, warning, exc_info=True)

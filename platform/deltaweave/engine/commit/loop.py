@@ -24,10 +24,17 @@ from deltaweave.delta.commit import (
     TableLock,
     is_same_table,
 )
-from deltaweave.delta.jvm import delta_message, reported_by, suppress_cleanup_errors
+from deltaweave.delta.jvm import (
+    delta_message,
+    raise_hidden_interrupts,
+    reported_by,
+    suppress_cleanup_errors,
+    translated,
+)
 from deltaweave.delta.log import latest
 from deltaweave.delta.scan import clauses_dependence, source_dependence
 from deltaweave.delta.statement import ResolvedMerge
+from deltaweave.engine.attempts import was_cancelled
 from deltaweave.engine.commit.rebase import rebase
 from deltaweave.engine.phases import tell
 from deltaweave.engine.preconditions import Preconditions
@@ -139,7 +146,7 @@ class CommitLoop:
         )
         try:
             for attempt in attempts:
-                with attempt:
+                with attempt, raise_hidden_interrupts():
                     number = attempt.retry_state.attempt_number
                     if number > 1:
                         self._source.drop()
@@ -169,6 +176,7 @@ class CommitLoop:
                 except TableReplacedError:
                     raise
                 except CommitConflictError as conflict:
+                    first.run.transaction.own_files.is_committing = False  # it did not land
                     with suppress_cleanup_errors("files that were written again"):
                         commit.staged.discard(unless_in=first)
                     rebased = None
@@ -216,24 +224,31 @@ def _may_rerun(lost: Staged) -> Verdict:
     if computed_from is not None:
         return no(f"its source was computed from version {computed_from} of the table")
     try:
-        if not is_same_table(transaction.table, latest(merge.spark, transaction.log)):
-            return no("the table's schema, properties or protocol changed")
-        source = source_dependence(merge)
-        if source.is_unknown:
-            return no(
-                f"its source may hold rows of the table's older version: it reads {source.because}"
-            )
-        of_clauses = clauses_dependence(merge)
-        if of_clauses.is_unknown:
-            return no(
-                f"a subquery may hold rows of the table's older version: it reads "
-                f"{of_clauses.because}"
-            )
+        with raise_hidden_interrupts(), translated(merge.table, version=transaction.version):
+            if not is_same_table(transaction.table, latest(merge.spark, transaction.log)):
+                return no("the table's schema, properties or protocol changed")
+            return _reads_newest(merge)
     except Exception as error:
+        if was_cancelled(error):
+            raise
         logger.warning(
             "%s: cannot tell whether to merge again: %s", merge.table, reported_by(error)
         )
         return no(f"it is unknown what it reads ({reported_by(error)})")
+
+
+def _reads_newest(merge: ResolvedMerge) -> Verdict:
+    """Return whether source and subqueries hold no rows of the target's older version."""
+    source = source_dependence(merge)
+    if source.is_unknown:
+        return no(
+            f"its source may hold rows of the table's older version: it reads {source.because}"
+        )
+    of_clauses = clauses_dependence(merge)
+    if of_clauses.is_unknown:
+        return no(
+            f"a subquery may hold rows of the table's older version: it reads {of_clauses.because}"
+        )
     return YES
 
 
@@ -346,8 +361,11 @@ class _KeptSource:
         if self._kept is None:
             return
         try:
-            is_same = self._kept.gives_same_rows and source_dependence(merge).is_none
+            with raise_hidden_interrupts(), translated(merge.table):
+                is_same = self._kept.gives_same_rows and source_dependence(merge).is_none
         except Exception as error:  # it must not hide that the commit lost
+            if was_cancelled(error):
+                raise
             logger.warning(
                 "%s: cannot tell what the source reads: %s", merge.table, reported_by(error)
             )

@@ -41,7 +41,7 @@ from deltaweave.delta.commit import (
     transaction_after,
 )
 from deltaweave.delta.files import RemarkedFiles
-from deltaweave.delta.jvm import reported_by, translated
+from deltaweave.delta.jvm import raise_hidden_interrupts, reported_by, translated
 from deltaweave.delta.log import (
     FileList,
     FileVersion,
@@ -56,6 +56,7 @@ from deltaweave.delta.scan import (
     unknown_in_clauses,
 )
 from deltaweave.engine import limits
+from deltaweave.engine.attempts import was_cancelled
 from deltaweave.engine.backends import find_touched_files
 from deltaweave.engine.columns import CLAUSE, FILE, SOURCE_ROW
 from deltaweave.engine.merge_run import MergeRun
@@ -89,14 +90,18 @@ def rebase(lost: Staged, lock: TableLock) -> Staged | None:
         lost: The output whose commit lost.
         lock: The table's lock. It is taken, so that no other merge comes between this look at the
             newest version and the next commit, unless the look takes long.
+
+    Raises:
+        DeltaweaveError: Someone cancelled the look, or the lock cannot be had.
     """
     table, transaction = lost.run.table, lost.run.transaction
     try:
-        _check_statement(lost)
-        lock.take()
-        newer = transaction_after(transaction)
-        _check_table(transaction, newer, lost.run.preconditions)
-        rebased = _rebased(replace(lost, run=lost.run.on(newer)), lock)
+        with raise_hidden_interrupts(), translated(table, version=transaction.version):
+            _check_statement(lost)
+            lock.take()
+            newer = transaction_after(transaction)
+            _check_table(transaction, newer, lost.run.preconditions)
+            rebased = _rebased(replace(lost, run=lost.run.on(newer)), lock)
     except _MustRerunError as reason:
         lock.release()
         logger.info(
@@ -106,6 +111,8 @@ def rebase(lost: Staged, lock: TableLock) -> Staged | None:
     except (TableLockedError, LockFileError):
         raise
     except Exception as error:
+        if was_cancelled(error):
+            raise
         lock.release()
         logger.warning("%s: cannot tell what other commits changed: %s", table, reported_by(error))
         return None

@@ -7,13 +7,16 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from deltaweave import Table
+from deltaweave import Table, errors
+from deltaweave.delta.commit import Transaction
 from deltaweave.delta.jvm import raise_hidden_interrupts
+from deltaweave.engine.backends import spark as spark_backend
 from deltaweave.engine.settings import ON_DRIVER
 from tests.builders import frame, write_table
 from tests.oracles import newest_version
@@ -90,3 +93,36 @@ def test_an_interrupt_while_the_source_is_evaluated_ends_the_merge(
         interrupting.join()
         signal.signal(signal.SIGINT, of_pyspark)
     assert newest_version(path) == 0
+
+
+def lose_the_source_while_interrupted(*arguments: Any, **named: Any) -> Any:
+    try:
+        raise KeyboardInterrupt
+    finally:
+        raise errors.SourceLostError("the stream was closed")
+
+
+@pytest.mark.parametrize(
+    ("where", "version"),
+    [
+        ((spark_backend, "touched_files_of_pairs"), 0),
+        ((Transaction, "write"), 0),
+        ((Transaction, "recache"), 1),
+    ],
+    ids=["scan", "write", "after the commit"],
+)
+def test_an_interrupt_that_an_error_hides_ends_the_merge(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    where: tuple[Any, str],
+    version: int,
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, 10), (2, 20)], SCHEMA)
+    monkeypatch.setattr(*where, lose_the_source_while_interrupted)
+    rows = frame(spark, [(1, 11), (3, 30)], SCHEMA)
+    merge = Table(spark, path).merge(rows, on="t.k = s.k").when_matched_update_all()
+    with pytest.raises(KeyboardInterrupt):
+        merge.when_not_matched_insert_all().execute()
+    assert newest_version(path) == version

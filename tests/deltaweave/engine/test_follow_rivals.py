@@ -5,13 +5,15 @@ Each case commits before the merge does, and compares the rows with those of one
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from urllib.parse import unquote
 
 import pytest
@@ -678,6 +680,23 @@ def hide_an_interrupt(*arguments: Any, **named: Any) -> Any:
         raise KeyboardInterrupt
     finally:
         raise errors.SourceLostError("the stream was closed")
+
+
+def test_a_doubt_about_other_commits_quotes_no_row(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise errors.MergeFailedError("The value 'Jane Doe' …", error_class="CAST_INVALID_INPUT")
+
+    monkeypatch.setattr(rebase, "_check_statement", fail)
+    run = SimpleNamespace(table="t", transaction=SimpleNamespace(version=3))
+    lost, lock = SimpleNamespace(run=run), SimpleNamespace(release=lambda: None)
+    with caplog.at_level(logging.DEBUG, "deltaweave"):
+        assert rebase.rebase(cast(Any, lost), cast(Any, lock)) is None
+    [warning] = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert warning.getMessage().endswith(": MergeFailedError (CAST_INVALID_INPUT)")
+    assert not warning.exc_info
+    assert [each.levelname for each in caplog.records if each.exc_info] == ["DEBUG"]
 
 
 @pytest.mark.parametrize("stop", [cancel, hide_an_interrupt])

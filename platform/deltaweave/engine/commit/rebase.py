@@ -56,7 +56,7 @@ from deltaweave.delta.scan import (
     unknown_in_clauses,
 )
 from deltaweave.engine import limits
-from deltaweave.engine.attempts import was_cancelled
+from deltaweave.engine.attempts import reason_of, was_cancelled
 from deltaweave.engine.backends import find_touched_files
 from deltaweave.engine.columns import CLAUSE, FILE, SOURCE_ROW
 from deltaweave.engine.merge_run import MergeRun
@@ -114,7 +114,9 @@ def rebase(lost: Staged, lock: TableLock) -> Staged | None:
         if was_cancelled(error):
             raise
         lock.release()
-        logger.warning("%s: cannot tell what other commits changed: %s", table, reported_by(error))
+        doubt = "%s: cannot tell what other commits changed: %s"
+        logger.debug(doubt, table, reported_by(error), exc_info=True)
+        logger.warning(doubt, table, reason_of(error))  # which quotes no row
         return None
     logger.info(
         "%s: what the merge wrote is right for version %d, %d of its files were changed again",

@@ -17,7 +17,7 @@ from dagster_deltaweave.tables.metadata_declarations import _ENTRIES
 from deltaweave import errors
 from deltaweave.delta.commit.table_lock import DEFAULT_LOCK_TIMEOUT_SECONDS, LOCK_TIMEOUT
 from deltaweave.engine import limits
-from deltaweave.engine.report import _NAMES_BY_ATTRIBUTE, MERGE_METRICS
+from deltaweave.engine.report import _NAMES_BY_ATTRIBUTE, MERGE_METRICS, StrategyName
 
 ROOT = Path(__file__).parents[2]
 PLATFORM = ROOT / "platform"
@@ -92,6 +92,11 @@ def test_the_page_of_metadata_lists_every_key_once() -> None:
     in_code = {text for text in texts("dagster_deltaweave", "/") if KEY.fullmatch(text)}
     listed = [name for name in first_cells("metadata.md") if "/" in name]
     assert sorted(listed) == sorted(in_code | PUT_TOGETHER)
+
+
+def test_the_page_of_metadata_names_every_strategy_once() -> None:
+    [listed] = [row[1] for row in rows("metadata.md") if row[0] == "`merge/strategy`"]
+    assert sorted(re.findall(r"`([a-z-]+)`", listed)) == sorted(each.value for each in StrategyName)
 
 
 def test_the_page_of_metadata_says_which_of_deltas_counts_a_key_holds() -> None:

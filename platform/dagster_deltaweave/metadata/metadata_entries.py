@@ -22,23 +22,14 @@ from dagster import AssetKey, AssetObservation, MetadataValue, TableColumn, Tabl
 from dagster_deltaweave.dagster_private import TableMetadataSet, UriMetadataSet
 from dagster_deltaweave.tables import column_schema
 from deltaweave._validation import counted
+from deltaweave.engine.report import StrategyName
 from deltaweave.identifiers import table_name
 
 if TYPE_CHECKING:
     from deltaweave import ChangedRows, MergePlan, MergeResult, Table, TouchedRows, WriteResult
 
 
-STRATEGIES: Mapping[str, str] = MappingProxyType(
-    {
-        "insert-only": "new rows were added in new files",
-        "copy-on-write": "the touched files were rewritten",
-        "copy-in-place": "touched files were copied with their changed rows replaced",
-        "deletion-vectors": "changed rows were marked in their files and written to new files",
-        "none": "no row changed",
-        "already-applied": "nothing: these changes were applied before",
-        "builtin": "Delta's own MERGE ran",
-    }
-)
+STRATEGIES: Mapping[str, str] = MappingProxyType({each.value: each.did for each in StrategyName})
 """Strategy to what it did."""
 
 _MATERIALIZATION: Mapping[str, str] = MappingProxyType(

@@ -76,6 +76,26 @@ class StrategyName(Enum):
     ALREADY_APPLIED = "already-applied"
     BUILTIN = "builtin"
 
+    @property
+    def did(self) -> str:
+        """Return what it did, in words for users."""
+        return _DID[self]
+
+
+_DID: Mapping[StrategyName, str] = MappingProxyType(
+    {
+        StrategyName.INSERT_ONLY: "new rows were added in new files",
+        StrategyName.DELETION_VECTORS: (
+            "changed rows were marked in their files and written to new files"
+        ),
+        StrategyName.COPY_IN_PLACE: "touched files were copied with their changed rows replaced",
+        StrategyName.COPY_ON_WRITE: "the touched files were rewritten",
+        StrategyName.NONE: "no row changed",
+        StrategyName.ALREADY_APPLIED: "nothing: these changes were applied before",
+        StrategyName.BUILTIN: "Delta's own MERGE ran",
+    }
+)
+
 
 @dataclass(frozen=True)
 class MergeMetrics(Mapping[str, int]):
@@ -132,11 +152,8 @@ class MergeResult:
         version: The version it committed, or None when nothing was committed.
         metrics: Row, file and byte counts and phase times, under Delta's names.
         touched_files: The files removed and added.
-        strategy: How the changes were written: `"insert-only"`, `"copy-on-write"` (by Spark),
-            `"copy-in-place"` (every touched file was copied, in the order of its rows; where an
-            update may move rows to another partition, without the changed ones),
-            `"deletion-vectors"`, `"none"` (nothing changed), `"already-applied"` (the idempotency
-            pair was committed before) or `"builtin"` (Delta's own MERGE, as the caller allowed).
+        strategy: How the changes were written, e.g. `"copy-on-write"`; the reference of metadata
+            lists all words, at `merge/strategy`.
         attempts: How often it ran, from a clean state each time; more than 1 if executors died and
             the materialized source was lost.
         source_materialization: Why the source was materialized or not, in Delta's words (e.g.

@@ -11,7 +11,7 @@ A strategy is a module with a `Strategy` and a line in `STRATEGIES`. None import
 
 from __future__ import annotations
 
-from deltaweave.engine.strategies.base import Strategy
+from deltaweave.engine.strategies.base import LocalForm, Strategy
 from deltaweave.engine.strategies.choice import STRATEGIES, Choice, choose_strategy
 from deltaweave.engine.strategies.copy_in_place import ONLY_DELTA_CHECKS, CopyInPlace
 from deltaweave.engine.strategies.deletion_vectors import FilePlan, plan_files
@@ -23,6 +23,7 @@ __all__ = [
     "Choice",
     "CopyInPlace",
     "FilePlan",
+    "LocalForm",
     "Strategy",
     "choose_strategy",
     "insert_phase",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from enum import Enum, auto
 from typing import ClassVar
 
 from deltaweave._verdict import Verdict, no
@@ -15,6 +16,19 @@ from deltaweave.engine.report import StrategyName
 from deltaweave.engine.staged import Staged
 
 
+class LocalForm(Enum):
+    """What the local backend writes for a strategy."""
+
+    INSERTS = auto()
+    """New files alone."""
+
+    VECTORS = auto()
+    """The deletion vectors of files that stay, and new files."""
+
+    COPIES = auto()
+    """Every touched file again, row by row in its order."""
+
+
 class Strategy(ABC):
     """A way to write changes.
 
@@ -23,24 +37,26 @@ class Strategy(ABC):
         needs_scan: Whether it needs the scan for matches. Otherwise it finds candidates itself.
         needs_row_index: Whether the scan must know the index of each row in its file.
         writes_changes_alone: Whether it writes no unmodified row.
+        local: What the local backend writes for it; None if Spark alone writes by it.
     """
 
     name: ClassVar[StrategyName]
     needs_scan: ClassVar[bool] = True
     needs_row_index: ClassVar[bool] = False
     writes_changes_alone: ClassVar[bool] = False
+    local: ClassVar[LocalForm | None] = None
 
     @abstractmethod
     def applies(self, run: MergeRun) -> Verdict:
         """Return whether it may write a merge. Nothing is written and no job runs."""
 
     @abstractmethod
-    def reason(self, run: MergeRun, refusal: str) -> str:
+    def reason(self, run: MergeRun, refusals: Mapping[StrategyName, str]) -> str:
         """Explain why it was chosen.
 
         Args:
             run: The merge, to which the strategy applies.
-            refusal: Why the strategy before it does not apply.
+            refusals: Why each strategy before it does not apply.
         """
 
     @abstractmethod

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from deltaweave.engine.merge_run import MergeRun
+from deltaweave.engine.report import StrategyName
 from deltaweave.engine.strategies.base import Strategy
 from deltaweave.engine.strategies.copy_in_place import CopyInPlace
 from deltaweave.engine.strategies.copy_on_write import CopyOnWrite
@@ -35,10 +36,10 @@ class Choice:
 
 def choose_strategy(run: MergeRun) -> Choice:
     """Choose how the changes are to be written. Nothing is written and no job runs."""
-    refusal = ""
+    refusals: dict[StrategyName, str] = {}
     for strategy in STRATEGIES:
         verdict = strategy.applies(run)
         if verdict.ok:
-            return Choice(strategy, strategy.reason(run, refusal))
-        refusal = verdict.reason
+            return Choice(strategy, strategy.reason(run, refusals))
+        refusals[strategy.name] = verdict.reason
     raise AssertionError("the last strategy always applies")

@@ -6,7 +6,7 @@ changed rows leave their files (see file_copies).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from deltaweave.engine.pairs import TouchedFilesScan
 from deltaweave.engine.prune import Candidates
 from deltaweave.engine.report import StrategyName
 from deltaweave.engine.staged import Staged
-from deltaweave.engine.strategies.base import Strategy, matches, may_move_rows
+from deltaweave.engine.strategies.base import LocalForm, Strategy, matches, may_move_rows
 from deltaweave.engine.strategies.file_copies import (
     rewrite_in_place,
     rewrite_without_changed_rows,
@@ -41,13 +41,14 @@ class CopyInPlace(Strategy):
 
     name = StrategyName.COPY_IN_PLACE
     needs_row_index = True
+    local = LocalForm.COPIES
 
     def applies(self, run: MergeRun) -> Verdict:
         attempt = partial(_may_copy, run)
         unknown = no("it is not known whether Arrow copies its files as Spark does")
         return attempted(run.table, "Spark rewrites the touched files", attempt) or unknown
 
-    def reason(self, run: MergeRun, refusal: str) -> str:
+    def reason(self, run: MergeRun, refusals: Mapping[StrategyName, str]) -> str:
         reason = "the table's files can be copied row by row in their order"
         if may_move_rows(run):
             reason += "; changed rows, which may move to other partitions, go to other files"

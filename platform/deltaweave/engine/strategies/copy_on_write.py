@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from deltaweave._verdict import YES, Verdict
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.pairs import TouchedFilesScan
 from deltaweave.engine.prune import Candidates
 from deltaweave.engine.report import StrategyName
 from deltaweave.engine.staged import Staged
-from deltaweave.engine.strategies.base import Strategy, matches
+from deltaweave.engine.strategies.base import LocalForm, Strategy, matches
 from deltaweave.engine.strategies.rows import copy_phase, copy_touched_files
 
 
@@ -16,12 +18,13 @@ class CopyOnWrite(Strategy):
     """Join the touched files with the source and write all their rows."""
 
     name = StrategyName.COPY_ON_WRITE
+    local = LocalForm.COPIES
 
     def applies(self, run: MergeRun) -> Verdict:
         return YES
 
-    def reason(self, run: MergeRun, refusal: str) -> str:
-        return f"Spark rewrites the touched files, since {refusal}"
+    def reason(self, run: MergeRun, refusals: Mapping[StrategyName, str]) -> str:
+        return f"Spark rewrites the touched files, since {refusals[StrategyName.COPY_IN_PLACE]}"
 
     def write(
         self, run: MergeRun, scan: TouchedFilesScan | None, known: Candidates | None = None

@@ -7,7 +7,7 @@ file without any row left is removed.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ from deltaweave.engine.pairs import TouchedFilesScan
 from deltaweave.engine.prune import Candidates
 from deltaweave.engine.report import StrategyName
 from deltaweave.engine.staged import Staged
-from deltaweave.engine.strategies.base import Strategy, matches
+from deltaweave.engine.strategies.base import LocalForm, Strategy, matches
 from deltaweave.engine.strategies.rows import remaining_rows, together, updated_and_inserted
 from deltaweave.engine.strategies.source_rows import updates_from_source
 
@@ -46,12 +46,13 @@ class DeletionVectors(Strategy):
     name = StrategyName.DELETION_VECTORS
     needs_row_index = True
     writes_changes_alone = True
+    local = LocalForm.VECTORS
 
     def applies(self, run: MergeRun) -> Verdict:
         writable = vectors_writable(run.transaction)
         return YES if writable else no("the table takes no deletion vectors")
 
-    def reason(self, run: MergeRun, refusal: str) -> str:
+    def reason(self, run: MergeRun, refusals: Mapping[StrategyName, str]) -> str:
         return (
             "the table takes deletion vectors; files in which more than "
             f"{run.settings.max_marked_fraction:.0%} of the rows would be marked are rewritten"

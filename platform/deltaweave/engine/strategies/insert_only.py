@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
 from deltaweave._verdict import YES, Verdict, no
@@ -11,7 +12,7 @@ from deltaweave.engine.phases import Phases
 from deltaweave.engine.prune import Candidates
 from deltaweave.engine.report import StrategyName
 from deltaweave.engine.staged import Staged
-from deltaweave.engine.strategies.base import Strategy
+from deltaweave.engine.strategies.base import LocalForm, Strategy
 from deltaweave.engine.strategies.source_rows import inserts_only, may_insert, rows_after_scan
 
 _STATUS = "MERGE operation - writing new files for only inserts"
@@ -23,12 +24,13 @@ class InsertOnly(Strategy):
     name = StrategyName.INSERT_ONLY
     needs_scan = False
     writes_changes_alone = True
+    local = LocalForm.INSERTS
 
     def applies(self, run: MergeRun) -> Verdict:
         insert_only = run.statement.takes_insert_only_path
         return YES if insert_only else no("the statement has other clauses")
 
-    def reason(self, run: MergeRun, refusal: str) -> str:
+    def reason(self, run: MergeRun, refusals: Mapping[StrategyName, str]) -> str:
         return "the statement has WHEN NOT MATCHED clauses alone"
 
     def write(

@@ -38,16 +38,8 @@ from deltaweave.engine.backends.local.budget import most_local
 from deltaweave.engine.backends.local.keys import Compared, allowed, compared
 from deltaweave.engine.backends.local.partitions import is_plain
 from deltaweave.engine.merge_run import MergeRun
-from deltaweave.engine.report import StrategyName
 from deltaweave.engine.source import PreparedSource
-from deltaweave.engine.strategies import ONLY_DELTA_CHECKS, Choice, CopyInPlace, Strategy
-
-_STRATEGIES = {
-    StrategyName.INSERT_ONLY,
-    StrategyName.DELETION_VECTORS,
-    StrategyName.COPY_IN_PLACE,
-    StrategyName.COPY_ON_WRITE,
-}
+from deltaweave.engine.strategies import ONLY_DELTA_CHECKS, Choice, CopyInPlace, LocalForm, Strategy
 
 
 @dataclass(frozen=True)
@@ -96,13 +88,14 @@ def file_eligibility(candidates: FileList) -> Verdict:
 
 def local_choice(choice: Choice) -> Choice:
     """Return the choice for the local backend: it rewrites files in place, or none."""
-    if choice.strategy.name is not StrategyName.COPY_ON_WRITE:
+    strategy = choice.strategy
+    if strategy.local is not LocalForm.COPIES or strategy.name is CopyInPlace.name:
         return choice
     return Choice(CopyInPlace(), "the driver copies the files row by row in their order")
 
 
 def _eligibility(run: MergeRun, strategy: Strategy) -> Eligible | Verdict:
-    if strategy.name not in _STRATEGIES:
+    if strategy.local is None:
         return no(f"only Spark writes by the strategy {strategy.name.value}")
     try:
         return _eligible(run)

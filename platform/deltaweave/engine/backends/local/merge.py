@@ -33,10 +33,16 @@ from deltaweave.engine.file_format import table_format
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.pairs import TouchedFilesScan, touched_files_of_pairs
 from deltaweave.engine.prune import Candidates, candidate_files, files_by_conditions
-from deltaweave.engine.report import StrategyName
 from deltaweave.engine.source import CollectedSource, collect_source
 from deltaweave.engine.staged import Staged
-from deltaweave.engine.strategies import FilePlan, Strategy, insert_phase, plan_files
+from deltaweave.engine.strategies import (
+    CopyInPlace,
+    FilePlan,
+    LocalForm,
+    Strategy,
+    insert_phase,
+    plan_files,
+)
 from deltaweave.engine.tasks import NotRewritableError, TableFormat, check_copyable
 
 if TYPE_CHECKING:
@@ -54,20 +60,20 @@ class LocalBackend(Backend[Found]):
         eligible = local_eligibility(run, strategy)
         if isinstance(eligible, Verdict):
             raise DeclinedError(eligible.reason)
-        inserts_alone = strategy.name is StrategyName.INSERT_ONLY
+        inserts_alone = strategy.local is LocalForm.INSERTS
         with insert_phase(run.phases) if inserts_alone else scan_phase(run.phases):
-            return _find(run, eligible, strategy.name)
+            return _find(run, eligible, strategy.local)
 
     def write(self, run: MergeRun, strategy: Strategy, found: Found) -> Staged:
         """Write what was found: new files, and the deletion vectors of files that stay."""
         scan, touched = found.scan, len(found.scan.touched)
-        marks = strategy.name is StrategyName.DELETION_VECTORS and bool(touched)
+        marks = strategy.local is LocalForm.VECTORS and bool(touched)
         with _write_phase(run, strategy, touched):
             attempt = partial(write_files, run.transaction, found, marks=marks)
             done = attempted(run.table, SPARK_DOES_THE_MERGE, attempt)
         if done is None:
             raise DeclinedError("what it wrote failed", scan.found)
-        if strategy.name is StrategyName.INSERT_ONLY:
+        if strategy.local is LocalForm.INSERTS:
             return Staged.inserted(run, scan.found, done.written or WrittenFiles.of(scan.touched))
         if not touched:
             return Staged.untouched(run, scan, done.written)
@@ -76,11 +82,11 @@ class LocalBackend(Backend[Found]):
             return Staged.with_vectors(
                 run, scan, plan.removed, done.written, done.marked, plan.num_copied
             )
-        return Staged.copied(run, StrategyName.COPY_IN_PLACE, scan, done.written)
+        return Staged.copied(run, CopyInPlace.name, scan, done.written)
 
 
 def _write_phase(run: MergeRun, strategy: Strategy, touched: int) -> AbstractContextManager[None]:
-    if strategy.name is StrategyName.INSERT_ONLY:
+    if strategy.local is LocalForm.INSERTS:
         return insert_phase(run.phases)
     operation, status = "writeInsertsOnlyWhenNoMatches", "MERGE operation - writing inserts"
     if touched:
@@ -89,13 +95,13 @@ def _write_phase(run: MergeRun, strategy: Strategy, touched: int) -> AbstractCon
     return run.phases.running(operation, status, "rewriteTimeMs")
 
 
-def _find(run: MergeRun, eligible: Eligible, strategy: StrategyName) -> Found:
+def _find(run: MergeRun, eligible: Eligible, form: LocalForm | None) -> Found:
     """Find what changes. Nothing is written.
 
     Args:
         run: The merge.
         eligible: What is known of it.
-        strategy: The strategy that the merge starts with.
+        form: What is written for the strategy that the merge starts with.
 
     Raises:
         DeclinedError: Spark has to find it.
@@ -128,7 +134,7 @@ def _find(run: MergeRun, eligible: Eligible, strategy: StrategyName) -> Found:
             storage=table.storage,
             new_calendar=table.new_calendar,
         )
-        return _found(run, candidates, collected, pairs, eligible, strategy, table)
+        return _found(run, candidates, collected, pairs, eligible, form, table)
 
     found = attempted(merge.table, SPARK_DOES_THE_MERGE, find)
     if found is None:
@@ -142,7 +148,7 @@ def _found(
     collected: CollectedSource,
     pairs: LocalPairs,
     eligible: Eligible,
-    strategy: StrategyName,
+    form: LocalForm | None,
     table: TableFormat,
 ) -> Found:
     import numpy as np
@@ -156,12 +162,12 @@ def _found(
     # The identity is the number of a collected row, which no query over the source can compute.
     identity = column_named(run.statement.spark, SOURCE_ROW)
     # Rows that are only inserted may match any number of times, and are not inserted then.
-    may_repeat = strategy is StrategyName.INSERT_ONLY or run.statement.may_match_repeatedly
+    may_repeat = form is LocalForm.INSERTS or run.statement.may_match_repeatedly
     scan = touched_files_of_pairs(run, candidates, identity, pairs.pairs, may_repeat=may_repeat)
     row_counts = pairs.row_counts_in(scan.touched)
     plan = (
         plan_files(run, scan, row_counts)
-        if strategy is StrategyName.DELETION_VECTORS
+        if form is LocalForm.VECTORS
         else _all_rewritten(scan, row_counts)
     )
     _check_copies(plan.copied, table)

@@ -80,8 +80,8 @@ torture: java $(INSTALLED) ## rivals, kills, lost workers, partitions in random 
 	@DELTAWEAVE_TORTURE=full DELTAWEAVE_TORTURE_SEED=$(or $(SEED),18) \
 		$(PYTEST) -m torture
 
-record-oracle: java $(INSTALLED) ## record again what Delta's own MERGE does in each merge case
-	@DELTAWEAVE_ORACLE=live $(VENV)/python -m tests.merge_cases.record
+record-oracle: java $(INSTALLED) ## record again what Delta's own MERGE does in each merge case (or in those of CASES="NAME …")
+	@DELTAWEAVE_ORACLE=live $(VENV)/python -m tests.merge_cases.record $(CASES)
 
 record-debezium: java $(INSTALLED) ## record again what Debezium's connectors send (needs PostgreSQL and MariaDB: apt-get install postgresql mariadb-server)
 	@$(VENV)/python -m tests.deltaweave.changes.debezium_messages.record

@@ -54,10 +54,16 @@ def copy_or_write_table(spark: SparkSession, path: Path, table: Mapping[str, Any
             target.write_bytes(archive.read(member))
 
 
-def keep(tables: Mapping[str, Path]) -> None:
-    """Write these tables to the archive, each under its digest, in place of all that it holds."""
-    with zipfile.ZipFile(_ARCHIVE, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, path in sorted(tables.items()):
+def keep(tables: Mapping[str, Path], *, beside_others: bool = False) -> None:
+    """Write these tables to the archive, each under its digest.
+
+    Args:
+        tables: The tables' directories by their digests.
+        beside_others: Whether what the archive holds stays.
+    """
+    held = _kept() if beside_others else {}
+    with zipfile.ZipFile(_ARCHIVE, "a" if beside_others else "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, path in sorted(each for each in tables.items() if each[0] not in held):
             for file in sorted(each for each in path.rglob("*") if each.is_file()):
                 if file.match(".*.crc"):  # Hadoop's sum of another file
                     continue

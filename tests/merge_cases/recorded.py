@@ -66,12 +66,23 @@ def _outcome(known: dict[str, Any]) -> Outcome:
     )
 
 
-def record(layout: Layout, outcomes: Sequence[tuple[MergeCase, Outcome]]) -> None:
-    """Write what Delta's MERGE does in each of these cases, in place of all that was recorded."""
-    cases = {
+def record(
+    layout: Layout, outcomes: Sequence[tuple[MergeCase, Outcome]], *, beside_others: bool = False
+) -> None:
+    """Write what Delta's MERGE does in each of these cases.
+
+    Args:
+        layout: How their tables are kept.
+        outcomes: The cases, and what it does.
+        beside_others: Whether what is recorded of other cases stays.
+    """
+    known = _recording(layout) if beside_others else {"releases": RELEASES, "cases": {}}
+    assert known["releases"] == RELEASES, "record all cases of another release"
+    cases = known["cases"] | {
         case.name: {"case": _digest(case, layout), "outcome": _as_data(outcome)}
-        for case, outcome in sorted(outcomes, key=lambda each: each[0].name)
+        for case, outcome in outcomes
     }
+    cases = dict(sorted(cases.items()))
     _FOLDER.mkdir(exist_ok=True)
     text = json.dumps({"releases": RELEASES, "cases": cases}, indent=1, ensure_ascii=False)
     _file(layout).write_text(text + "\n")

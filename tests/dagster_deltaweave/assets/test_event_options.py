@@ -2,21 +2,26 @@
 
 # No `from __future__ import annotations`: Dagster resolves fields by their annotations.
 
+import ast
 import inspect
+import textwrap
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
-from dagster import Resolvable, Resolver
+from dagster import Resolvable
 
 from dagster_deltaweave import (
     CdcAssetComponent,
     MergeOnReadAssetComponent,
     cdc_asset,
     merge_on_read_asset,
+    tables,
 )
+from dagster_deltaweave.tables import CurrentTableOptions, options_in
+from deltaweave import MergeOnReadTable, apply_changes
 from deltaweave.changes.options import ChangeOptions, EventOptions, MergeOnReadOptions
 
 
@@ -37,20 +42,32 @@ def test_a_decorator_and_its_component_take_each_option(
     assert set(declared) <= set(component.model_fields)
 
 
-@dataclass(frozen=True, kw_only=True)
-class OfYaml(ChangeOptions, Resolvable):
-    """The options, with SQL alone in place of Columns."""
+@pytest.mark.parametrize(
+    ("takes", "options"),
+    [
+        (apply_changes, ChangeOptions),
+        (MergeOnReadTable.__init__, MergeOnReadOptions),
+        (cdc_asset, CurrentTableOptions),
+        (merge_on_read_asset, tables.MergeOnReadOptions),
+    ],
+)
+def test_what_takes_the_options_hands_each_of_them_on(
+    takes: Callable[..., Any], options: type[Any]
+) -> None:
+    """A keyword that is taken and not handed on would be without effect."""
+    source = ast.parse(textwrap.dedent(inspect.getsource(takes)))
+    calls = [node for node in ast.walk(source) if isinstance(node, ast.Call)]
+    [call] = [each for each in calls if ast.unparse(each.func) == options.__name__]
+    assert {each.arg for each in call.keywords} == {each.name for each in fields(options)}
 
-    sequence_by: str
-    apply_as_deletes: str | None = None
-    apply_as_truncates: str | None = None
-    late_by: Annotated[
-        timedelta, Resolver(lambda _, days: timedelta(days=days), model_field_type=float)
-    ] = timedelta(days=7)
+
+@dataclass(frozen=True, kw_only=True)
+class OfYaml(CurrentTableOptions, Resolvable):
+    """The options that components inherit, by themselves."""
 
 
 def test_dagster_reads_the_options_from_yaml() -> None:
-    text = "keys: [id]\nsequence_by: at\nlate_by: 3\nstored_as_scd_type: 2"
+    text = "keys: [id]\nsequence_by: at\nlate_by: {days: 3}\nstored_as_scd_type: 2"
     options = OfYaml.resolve_from_yaml(text)
     assert (options.keys, options.late_by) == (["id"], timedelta(days=3))
-    assert options.keeps_histories
+    assert ChangeOptions(**options_in(CurrentTableOptions, options)).keeps_histories

@@ -214,6 +214,106 @@ def test_precise_decimals_are_read_by_their_schema(spark: SparkSession) -> None:
     assert (row.f, row.n) == (1.5, None)
 
 
+# With `decimal.format=NUMERIC`, whose numbers may read like base64 (1234, 12345678).
+NUMBERS = ["1234", "12345678", "-1234", "12345678901234567890123456789012345678", "0"]
+FRACTIONS = ["12.34", "-0.01", "1E+2", "1234.00", "123456789012345678901234567890123456.78"]
+
+
+def test_decimals_that_are_numbers_are_read_beside_their_schema(spark: SparkSession) -> None:
+    columns: dict[str, tuple[str, str, str]] = {}  # type, scale and JSON
+    for n, text in enumerate(NUMBERS):
+        columns[f"n{n}"] = ("DECIMAL(38,0)", "0", text)
+    for n, text in enumerate(FRACTIONS):
+        columns[f"f{n}"] = ("DECIMAL(38,2)", "2", text)
+    columns["s"] = ("STRING", "2", "12.34")
+    columns["big"] = ("BIGINT", "0", "1234")
+    columns["items"] = ("ARRAY<DECIMAL(9,0)>", "0", "[null, 1234]")
+    # Bytes, also some that read like a number.
+    columns["bytes"] = ("DECIMAL(9,0)", "0", '"1234"')
+    columns["of_bytes"] = ("ARRAY<DECIMAL(9,0)>", "0", '[null, "1234"]')
+    fields = []
+    for name, (of, scale, _) in columns.items():
+        said = {"type": "bytes", "name": f"{CONNECT}Decimal", "parameters": {"scale": scale}}
+        is_array = of.startswith("ARRAY")
+        fields.append({"field": name, **({"type": "array", "items": said} if is_array else said)})
+    parts = [{"field": part, "type": "struct", "fields": fields} for part in ("before", "after")]
+    row = ", ".join(f'"{name.upper()}": {text}' for name, (*_, text) in columns.items())
+    for op, part in (("c", "after"), ("d", "before")):
+        text = (
+            f'{{"schema": {json.dumps({"fields": parts})}, "payload": {{"op": "{op}", '
+            f'"{part}": {{{row}}}, "source": {json.dumps(SOURCE)}}}}}'
+        )
+        schema = ", ".join(f"{name} {of}" for name, (of, *_) in columns.items())
+        [found] = debezium_changes(topic(spark, text), schema=schema, **MYSQL).collect()
+        of_bytes = Decimal(int.from_bytes(base64.b64decode("1234"), "big", signed=True))
+        assert [found[f"n{n}"] for n in range(len(NUMBERS))] == [*map(Decimal, NUMBERS)]
+        assert [found[f"f{n}"] for n in range(len(FRACTIONS))] == [*map(Decimal, FRACTIONS)]
+        assert (found.s, found.big) == ("12.34", 1234)
+        assert (found["items"], found.bytes) == ([None, Decimal(1234)], of_bytes)
+        assert found.of_bytes == [None, of_bytes]
+
+
+@pytest.mark.parametrize("has_schema", [True, False])
+def test_parts_of_values_are_read_as_columns_of_their_types(
+    spark: SparkSession, has_schema: bool
+) -> None:
+    """Units and scales of an array's items are in the message's schema, or are the column's."""
+    items: dict[str, tuple[str, str, Any, Any]] = {  # type, Connect schema, items, what is read
+        "dates": ("ARRAY<DATE>", f"{DEBEZIUM}Date", [20_751, None], ["2026-10-25", None]),
+        "ms": ("ARRAY<TIMESTAMP_NTZ>", f"{DEBEZIUM}Timestamp", [-1], ["1969-12-31 23:59:59.999"]),
+        "us": (
+            "ARRAY<TIMESTAMP_NTZ>",
+            f"{DEBEZIUM}MicroTimestamp",
+            [-1],
+            ["1969-12-31 23:59:59.999999"],
+        ),
+        "iso": (
+            "ARRAY<TIMESTAMP_NTZ>",
+            f"{DEBEZIUM}IsoTimestamp",
+            ["2026-10-25T01:30:00.5Z"],
+            ["2026-10-25 01:30:00.5"],
+        ),
+        "scaled": (
+            "ARRAY<DECIMAL(9,2)>",
+            "io.debezium.data.VariableScaleDecimal",
+            [{"scale": 2, "value": precise(150)}],
+            ["1.50"],
+        ),
+    }
+    plain: dict[str, tuple[str, Any, str]] = {
+        "fields": (
+            "STRUCT<City: STRING, at: TIMESTAMP_NTZ, x: STRUCT<Deep: INT>, gone: INT>",
+            {"city": "c", "at": -1, "X": {"deep": 5.0}, "other": 1},
+            "{c, 1969-12-31 23:59:59.999999, {5}, NULL}",
+        ),
+        "by_name": ("MAP<STRING,BINARY>", {"a": base64.b64encode(b"x").decode()}, "{a -> x}"),
+        "whole": ("BIGINT", 5.0, "5"),
+        "large": ("BIGINT", 1.5e10, "15000000000"),
+        "longest": ("BIGINT", 2**63 - 1, "9223372036854775807"),
+        "endless": ("DOUBLE", "-Infinity", "-Infinity"),
+    }
+    after = {name: value for name, (*_, value, _) in {**items, **plain}.items()}
+    payload: Any = {"after": after, "op": "c", "source": SOURCE}
+    fields = [
+        {"field": name, "type": "array", "items": {"type": "int64", "name": semantic}}
+        for name, (_, semantic, *_) in items.items()
+    ]
+    if has_schema:
+        part = {"field": "after", "type": "struct", "fields": fields}
+        payload = {"schema": {"type": "struct", "fields": [part]}, "payload": payload}
+    schema = ", ".join(f"{name} {of}" for name, (of, *_) in {**items, **plain}.items())
+    units: Any = {} if has_schema else {"ms": "millis"}
+    rows = debezium_changes(
+        topic(spark, json.dumps(payload)), schema=schema, time_unit=units, **MYSQL
+    )
+    [row] = rows.selectExpr(
+        *[f"CAST({name} AS ARRAY<STRING>) AS {name}" for name in items],
+        *[f"CAST({name} AS STRING) AS {name}" for name in plain],
+    ).collect()
+    expected = {name: value for name, (*_, value) in {**items, **plain}.items()}
+    assert row.asDict() == expected
+
+
 # The column's type, its value, the message's Connect schema for it, the unit, and the error.
 REFUSED: list[tuple[str, Any, str | None, str, str]] = [
     (
@@ -258,6 +358,19 @@ REFUSED: list[tuple[str, Any, str | None, str, str]] = [
         "the type DECIMAL",
     ),
     ("DECIMAL(3,2)", "1234.5", None, "micros", "is no DECIMAL"),
+    ("DECIMAL(5,2)", 1.255, None, "micros", "is no DECIMAL"),
+    ("DECIMAL(9,1)", precise(125), f"{CONNECT}Decimal", "micros", "is no DECIMAL"),
+    ("DOUBLE", "1e400", None, "micros", "is no DOUBLE"),
+    ("FLOAT", -1e300, None, "micros", "is no FLOAT"),
+    ("BINARY", "hello", None, "micros", "is no BINARY"),
+    ("BINARY", "%%%%", None, "micros", "is no BINARY"),
+    ("INT", 5.5, None, "micros", "is no INT"),
+    ("ARRAY<TIMESTAMP>", [1_704_067_200_000_000_001], None, "micros", "is no ARRAY<TIMESTAMP>"),
+    ("ARRAY<DECIMAL(5,2)>", [1.255], None, "micros", r"is no ARRAY<DECIMAL\(5,2\)>"),
+    ("ARRAY<FLOAT>", [1e300], None, "micros", "is no ARRAY<FLOAT>"),
+    ("STRUCT<x: INT>", [1], None, "micros", "is no STRUCT<X:INT>"),
+    ("MAP<STRING,INT>", {"a": "b"}, None, "micros", "is no MAP<STRING,INT>"),
+    ("ARRAY<INT>", {"a": 1}, None, "micros", "is no ARRAY<INT>"),
     ("INT", "many", None, "micros", "is no INT"),
 ]
 

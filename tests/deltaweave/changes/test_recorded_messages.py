@@ -133,13 +133,12 @@ TABLES = [
             ARRAY<BOOLEAN>: booleans
         """),
         {
-            # Numbers in arrays of dates and of times are not read.
-            "*": {"a_numeric", "dates", "timestamps"},
-            "default": {*PRECISE, "a_money", "numerics", *MILLIS},
+            "*": {"a_numeric"},
+            "default": {*PRECISE, "a_money", *MILLIS},
             # Numbers in floating point and times in milliseconds have fewer digits.
             "connect": {
                 *{"a_numeric", "a_numeric_20", "a_numeric_38_10"},
-                *{"a_timestamp", "a_timestamp_4"},
+                *{"a_timestamp", "a_timestamp_4", "timestamps"},
             },
             # Bytes are hexadecimal digits, which are not read.
             "isostring": {"a_date", "a_bytea", "byteas"},
@@ -162,10 +161,9 @@ TABLES = [
             ARRAY<DATE>: dates
         """),
         {
-            "*": {"dates"},
             # Debezium sends null in these modes.
-            "connect": {"a_bytea", "byteas"},
-            "isostring": {"a_bytea", "byteas"},
+            "connect": {"a_bytea", "byteas", "dates"},
+            "isostring": {"a_bytea", "byteas", "dates"},
             "microseconds": {"a_bytea", "byteas"},
             "nanoseconds": {"a_bytea", "byteas"},
         },

@@ -27,7 +27,7 @@ from deltaweave.changes.debezium.envelopes import (
     rows_of_json,
 )
 from deltaweave.changes.debezium.placeholders import UNAVAILABLE, Placeholder
-from deltaweave.changes.debezium.values import TIMES, TimeUnit, or_error
+from deltaweave.changes.debezium.values import TIMES, TimeUnit, holds, or_error
 from deltaweave.changes.epochs import CHANGED_AT, EPOCH, IS_SNAPSHOT, SERVER_ID
 from deltaweave.changes.events import PREFIX, PRESENT
 from deltaweave.errors import StatementError
@@ -80,6 +80,15 @@ _NUMBERED_AGAIN = ("mysql", "row")
 # Tables have rows that earlier releases numbered, and changes of the same position come after them.
 _AFTER_ALL_ROWS = 2**31 - 1
 
+_SNAPSHOTS = (
+    "true",
+    "first",
+    "first_in_data_collection",
+    "last_in_data_collection",
+    "last",
+    "incremental",
+)
+
 _FILES_IN_INNODB = ".ibb"
 _NO_POSITION = (
     " is of a binary log in InnoDB, whose events have no position: set binlog_storage_engine=file."
@@ -118,9 +127,9 @@ def debezium_changes(
             one statement or of a compressed transaction; None if there is none.
         time_unit: What times count since 1970 if messages come without their Connect schema:
             `millis`, `micros` or `nanos`, for all columns, or by column (the others count
-            `micros`). By default, connectors send times with up to 3 digits of a second in
-            `millis`, with up to 6 in `micros`, and with more in `nanos`; with
-            `time.precision.mode=connect`, all are in `millis`.
+            `micros`); also for times within a column's values. By default, connectors send times
+            with up to 3 digits of a second in `millis`, with up to 6 in `micros`, and with more in
+            `nanos`; with `time.precision.mode=connect`, all are in `millis`.
         unavailable: The connector's `unavailable.value.placeholder`. It is recognized in every form
             that Debezium gives it; in another form, the message is an error that says where it is.
         rescues: Whether a message that cannot be read is a row that says so, for the `rescued` of
@@ -231,7 +240,7 @@ def _units(
     given = time_unit if isinstance(time_unit, Mapping) else {}
     for unit in given.values() if isinstance(time_unit, Mapping) else [time_unit]:
         check_choice("time_unit", unit, get_args(TimeUnit), table=None, operation="reading changes")
-    times = [field.name for field in wanted if isinstance(field.dataType, TIMES)]
+    times = [f.name for f in wanted if holds(f.dataType, lambda of: isinstance(of, TIMES))]
     others = [name for name in given if name not in times]
     if others:
         raise StatementError(
@@ -257,7 +266,7 @@ def position(
         epoch: The number of the log.
         offset: Orders events of the same position, or None.
     """
-    is_snapshot = F.col(OPERATION) == "r"
+    is_snapshot = _is_of_snapshot(source)
     fields = [epoch.cast("int").alias(EPOCH)]
     for field, data_type in POSITIONS[connector].items():
         at = F.col(SOURCE)[field].cast(data_type)
@@ -280,6 +289,14 @@ def position(
         server = _optional(source, SERVER_ID, "bigint")
         fields.append(F.coalesce(server, F.lit(-1)).alias(SERVER_ID))
     return F.struct(*fields)
+
+
+def _is_of_snapshot(source: StructType | None) -> Column:
+    """Return whether a snapshot read the row, also if a transform changed its `op`."""
+    # ReadToInsertEvent makes an insert of what a snapshot read.
+    said = _optional(source, "snapshot", "string")
+    is_insert = (F.col(OPERATION) == "c") & F.lower(said).isin(*_SNAPSHOTS)
+    return (F.col(OPERATION) == "r") | F.coalesce(is_insert, F.lit(False))
 
 
 def without_position(connector: Connector, place: Column) -> Column:

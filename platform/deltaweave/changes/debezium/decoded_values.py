@@ -8,7 +8,6 @@ plan grows with the types and not with the power of their depth.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import reduce
 from operator import or_
 
@@ -32,7 +31,15 @@ from pyspark.sql.types import (
 )
 
 from deltaweave.changes.conversions import by_case, is_as, plain, widens
-from deltaweave.changes.debezium.values import SCALED, TIMES, ReadValue, TextValue, TimeUnit
+from deltaweave.changes.debezium.values import (
+    SCALED,
+    TIMES,
+    ReadValue,
+    TextValue,
+    TimeUnit,
+    fraction_digits,
+    once,
+)
 from deltaweave.delta.jvm import json_text
 
 _NESTED = (StructType, ArrayType, MapType)
@@ -108,7 +115,7 @@ def with_parts(value: Column, held: DataType, wanted: DataType, unit: TimeUnit) 
         values = _with_items(F.map_values(value), held.valueType, wanted.valueType, unit)
         if _holds_each(held.keyType, wanted.keyType):
             return F.map_from_arrays(keys, values)
-        return _once(keys, lambda keys: F.when(_are_keys(keys), F.map_from_arrays(keys, values)))
+        return once(keys, lambda keys: F.when(_are_keys(keys), F.map_from_arrays(keys, values)))
     field = StructField("part", wanted)
     return read_value(value, held, field, F.lit("").cast("string"), unit).value
 
@@ -166,11 +173,6 @@ def _are_keys(keys: Column) -> Column:
     return F.size(distinct) == F.size(keys)
 
 
-def _once(value: Column, function: Callable[[Column], Column]) -> Column:
-    """Return what a function makes of a value that it reads several times."""
-    return F.get(F.transform(F.array(value), function), F.lit(0))
-
-
 def _holds_each(held: DataType, wanted: DataType) -> bool:
     """Return whether a type has each value of another one, and a different one for each."""
     return is_as(held, wanted) or widens(held, wanted)
@@ -183,7 +185,7 @@ def _exactly(value: Column, held: DataType, wanted: DataType) -> Column:
     """
     read = value.try_cast(wanted)
     if isinstance(held, StringType) and isinstance(wanted, DecimalType):
-        return F.when(_fraction_digits(value) <= wanted.scale, read)
+        return F.when(fraction_digits(value) <= wanted.scale, read)
     is_same = read.try_cast(held).eqNullSafe(value)
     if isinstance(wanted, DateType):
         return F.when(is_same, read) if isinstance(held, TIMES) else read
@@ -202,17 +204,3 @@ def _exactly(value: Column, held: DataType, wanted: DataType) -> Column:
 def _is_below_limit(whole: Column) -> Column:
     """Return whether a number is not the highest BIGINT, to which Spark casts the DOUBLE above."""
     return whole.cast("bigint") != F.lit(2**63 - 1)
-
-
-def _fraction_digits(text: Column) -> Column:
-    """Count the digits of a number after its decimal point, without zeros at its end."""
-    number = F.upper(F.trim(text))
-    exponent = F.coalesce(
-        F.try_element_at(F.split(number, "E"), F.lit(2)).try_cast("int"), F.lit(0)
-    )
-    mantissa = F.split_part(number, F.lit("E"), F.lit(1))
-    digits = F.regexp_replace(mantissa, "[^0-9]", "")
-    significant = F.rtrim(digits, F.lit("0"))
-    zeros = F.length(digits) - F.length(significant)
-    after_point = F.length(F.split_part(mantissa, F.lit("."), F.lit(2)))
-    return F.when(significant == "", 0).otherwise(after_point - zeros - exponent)

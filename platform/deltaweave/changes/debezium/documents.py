@@ -25,11 +25,10 @@ from deltaweave.changes.debezium.envelopes import (
     ChangedRows,
     Messages,
     is_envelope,
-    named_as,
     rows_of_texts,
 )
 from deltaweave.changes.debezium.placeholders import Placeholder
-from deltaweave.changes.debezium.values import MILLIS, TimeUnit, of_micros
+from deltaweave.changes.debezium.values import MILLIS, TimeUnit, named_as, of_micros
 from deltaweave.identifiers import column
 
 _ID = "_id"
@@ -86,9 +85,9 @@ def rows_of_documents(
         ),
     )
     row = F.when(F.col(_DOCUMENT).isNotNull(), F.create_map(*whole)).otherwise(is_set)
-    of_time = F.struct(
-        F.lit(MILLIS).alias("name"), F.lit(None).cast("map<string,string>").alias("parameters")
-    )
+    parameters = F.lit(None).cast("map<string,string>").alias("parameters")
+    of_items = F.struct(F.lit(None).cast("string").alias("name"), parameters).alias("items")
+    of_time = F.struct(F.lit(MILLIS).alias("name"), parameters, of_items)
     rows = rows.withColumn(ROW, row).withColumns(
         {
             TYPES: F.transform_values(ROW, lambda _, v: F.when(v["is_time"], of_time)),

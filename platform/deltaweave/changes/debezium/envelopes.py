@@ -6,15 +6,23 @@ and `t` if the table was emptied. Tombstones, which have no value, and other mes
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, StringType, StructType
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
 
 from deltaweave.changes.debezium.placeholders import Placeholder
-from deltaweave.changes.debezium.values import ReadValue, TextValue, TimeUnit
+from deltaweave.changes.debezium.values import (
+    DECIMAL,
+    ReadValue,
+    TextValue,
+    TimeUnit,
+    named_as,
+)
 from deltaweave.delta.jvm import json_text
 from deltaweave.identifiers import column
 
@@ -23,7 +31,7 @@ OPERATION, SOURCE = "_cdc_envelope_op", "_cdc_envelope_source"
 ROW, TYPES = "_cdc_envelope_row", "_cdc_envelope_types"
 _BEFORE, _AFTER = "_cdc_envelope_before", "_cdc_envelope_after"
 _ENVELOPE, SENT = "_cdc_envelope", "_cdc_envelope_sent"
-_UNREAD = "_cdc_envelope_unread"
+_UNREAD, _READ = "_cdc_envelope_unread", "_cdc_envelope_read_"
 
 _PARTS = "before map<string,string>, after map<string,string>, op string, source map<string,string>"
 # Parts of messages about transactions, schemas and heartbeats, which have no rows.
@@ -41,8 +49,12 @@ _NO_COLUMNS = {
 # What the Connect schema of an envelope says of `before` and `after`.
 _SCHEMA = (
     "struct<fields: array<struct<field: string, fields: array<struct<"
-    "field: string, name: string, parameters: map<string,string>>>>>>"
+    "field: string, name: string, parameters: map<string,string>, "
+    "items: struct<name: string, parameters: map<string,string>>>>>>>"
 )
+
+_JSON = "_cdc_envelope_json"
+_NUMBER = r"^-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?$"
 
 _SHOWN = 200
 
@@ -128,7 +140,7 @@ def rows_of_json(
     units: Mapping[str, TimeUnit],
 ) -> ChangedRows:
     """Return the rows of envelopes that are JSON text."""
-    rows = _parsed(messages, wanted)
+    rows = _without_schemas_of_numbers(messages, _parsed(messages, wanted), wanted)
     read = rows_of_texts(messages, rows, wanted, placeholder, units, F.col(_UNREAD))
     names = F.array(*map(F.lit, wanted.names))
     return replace(read, absent=F.array_except(names, F.map_keys(ROW)))
@@ -144,7 +156,7 @@ def rows_of_texts(
 ) -> ChangedRows:
     """Return rows whose values are texts: `_cdc_envelope_row` and `_cdc_envelope_types` by name."""
     rows = rows.withColumn(SENT, placeholder.without(F.col(ROW)))
-    columns, missing = {}, {}
+    columns, missing, nested = {}, {}, {}
     for field in wanted:
         missing[field.name] = ~F.coalesce(F.map_contains_key(SENT, field.name), F.lit(False))
         said, text = F.col(TYPES)[field.name], F.col(SENT)[field.name]
@@ -155,9 +167,17 @@ def rows_of_texts(
             units[field.name],
             semantic=said["name"],
             scale=said["parameters"]["scale"].cast("int"),
+            items=said["items"],
         )
         known = placeholder.problem_of(field.name, text, messages.place)
-        columns[field.name] = value.as_type(field.dataType).unless(known)
+        read = value.as_type(field.dataType)
+        if isinstance(field.dataType, (StructType, ArrayType, MapType)):
+            # A column, so that the long plan of its parts is there once.
+            name = _READ + field.name
+            nested[name] = F.struct(read.value.alias("value"), read.problem.alias("problem"))
+            read = ReadValue.fine(column(name, "value")).unless(column(name, "problem"))
+        columns[field.name] = read.unless(known)
+    rows = rows.withColumns(nested)
     nothing = F.lit(None).cast("string")
     return ChangedRows(rows, columns, missing, nothing if unread is None else unread)
 
@@ -193,26 +213,45 @@ def _parsed(messages: Messages, wanted: StructType) -> DataFrame:
     return rows.withColumn(ROW, named_as(wanted, row))
 
 
+def _without_schemas_of_numbers(
+    messages: Messages, rows: DataFrame, wanted: StructType
+) -> DataFrame:
+    """Return the rows without the Connect schemas of decimals that are numbers in JSON.
+
+    A converter with `decimal.format=NUMERIC` writes numbers, and not the bytes that the schema
+    says. The text 1234 may be either, so the row's JSON decides whether it is in quotes.
+    """
+    text = column(messages.value).cast("string")
+    before, after = (F.get_json_object(text, f"$.payload.{part}") for part in ("before", "after"))
+    are_decimals = F.exists(F.map_values(TYPES), lambda said: said["name"] == DECIMAL)
+    as_json = F.when(are_decimals, F.when(F.col(OPERATION) == "d", before).otherwise(after))
+    patterns = F.create_map(
+        *[part for name in wanted.names for part in (F.lit(name), F.lit(_number_of(name)))]
+    )
+
+    def is_number(name: Column, said: Column) -> Column:
+        return (
+            (said["name"] == DECIMAL)
+            & F.try_element_at(ROW, name).rlike(_NUMBER)
+            & F.regexp_like(F.col(_JSON), F.try_element_at(patterns, name))
+        )
+
+    kept = F.map_filter(TYPES, lambda name, said: ~F.coalesce(is_number(name, said), F.lit(False)))
+    return rows.withColumn(_JSON, as_json).withColumn(TYPES, kept).drop(_JSON)
+
+
+def _number_of(name: str) -> str:
+    """Build a pattern of a JSON object in which a number has this name."""
+    # Within a string, a quote has a backslash before it.
+    return rf"(?iu)[{{,]{re.escape(json.dumps(name, ensure_ascii=False))}:-?\d"
+
+
 def is_envelope(text: Column, wanted: StructType, place: Column) -> Column:
     """Return whether a message is an envelope; evaluating a flattened row is an error."""
     # A flattened row may have a column of the one name, but rarely of both.
     has_parts = F.col(OPERATION).isNotNull() & F.col(SOURCE).isNotNull()
     return F.when(has_parts, True).otherwise(
         ~_is_flattened(text, wanted) | _refused_as_flattened(place)
-    )
-
-
-def named_as(wanted: StructType, row: Column) -> Column:
-    """Return a row's entries of the wanted columns, by their names in any case."""
-    names = F.create_map(*[F.lit(part) for name in wanted.names for part in (name.lower(), name)])
-
-    def is_wanted(name: Column, _: Column) -> Column:
-        folded = F.try_element_at(names, F.lower(name))
-        # A column of exactly that name goes before others.
-        return folded.isNotNull() & ((folded == name) | ~F.map_contains_key(row, folded))
-
-    return F.transform_keys(
-        F.map_filter(row, is_wanted), lambda name, _: F.try_element_at(names, F.lower(name))
     )
 
 

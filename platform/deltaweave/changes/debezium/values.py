@@ -8,8 +8,8 @@ caller says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -23,8 +23,8 @@ from pyspark.sql.types import (
     DecimalType,
     DoubleType,
     FloatType,
+    IntegralType,
     MapType,
-    NumericType,
     StringType,
     StructType,
     TimestampNTZType,
@@ -50,11 +50,13 @@ SEMANTIC_UNITS: Mapping[str, str] = MappingProxyType(
 MILLIS = f"{_DEBEZIUM}Timestamp"
 """The name of the Connect schema of a number of milliseconds since 1970."""
 
+DECIMAL = f"{_CONNECT}Decimal"
+"""The name of the Connect schema of a decimal, whose scale is in its parameters."""
+
 SCALED = "io.debezium.data.VariableScaleDecimal"
 """The name of the Connect schema of a decimal that comes with its scale, as `scale` and `value`."""
 
 _NAMES_OF_TYPES = r"^(io\.debezium\.time|org\.apache\.kafka\.connect\.data)\."
-_DECIMAL = f"{_CONNECT}Decimal"
 _MICROS_IN_A = {
     "days": "86400000000.000",
     "millis": "1000.000",
@@ -71,6 +73,9 @@ _POSSIBLE_YEARS = ("-210866803200000000", "9223371244799999999")
 TIMES = (TimestampType, TimestampNTZType)
 
 _UNREAD = "_cdc_unread"
+_NOT_READ = "not read"
+_TEXTS, _ITEMS = "map<string,string>", "array<string>"
+_NUMBERS = r"^\[\s*(?:null\s*,\s*)*-?\d"
 
 
 @dataclass(frozen=True)
@@ -104,23 +109,26 @@ class TextValue:
         text: The value.
         place: Where the message is, for errors.
         unit: What a time counts if the message does not say so.
-        semantic: The name of the value's Connect schema, or null.
+        semantic: The name of the value's Connect schema; None or null if there is none.
         scale: The scale in that schema, or null.
+        items: `name` and `parameters` of the Connect schema of an array's items; None or null if
+            there is none.
     """
 
     name: str
     text: Column
     place: Column
     unit: TimeUnit
-    semantic: Column
+    semantic: Column | None
     scale: Column
+    items: Column | None = None
 
     def as_type(self, data_type: DataType) -> ReadValue:
         """Return the value in a type."""
         if isinstance(data_type, StringType):
             return self._unless_precise_decimal(ReadValue.fine(self.text))
         if isinstance(data_type, BinaryType):
-            return ReadValue.fine(F.unbase64(F.translate(self.text, "-_", "+/")))
+            return self._as_bytes(data_type)
         if isinstance(data_type, (DateType, *TIMES)):
             return self._as_time(data_type)
         if isinstance(data_type, (DecimalType, DoubleType, FloatType)):
@@ -128,11 +136,101 @@ class TextValue:
         if isinstance(data_type, VariantType):
             return self._checked(F.try_parse_json(self.text), data_type)
         if isinstance(data_type, (StructType, ArrayType, MapType)):
-            return self._as_nested(data_type)
-        value = self._checked(self.text.try_cast(data_type), data_type)
-        return self._unless_precise_decimal(value) if isinstance(data_type, NumericType) else value
+            is_parsed = holds(data_type, _is_parsed)
+            return self._parsed(data_type) if is_parsed else self._as_nested(data_type)
+        if isinstance(data_type, IntegralType):
+            return self._unless_precise_decimal(self._as_whole(data_type))
+        return self._checked(self.text.try_cast(data_type), data_type)
+
+    def _as_bytes(self, data_type: DataType) -> ReadValue:
+        text = F.translate(self.text, "-_", "+/")
+        # Spark skips characters that are not base64, and fails where a single one is left.
+        is_base64 = text.rlike(r"\A[A-Za-z0-9+/\s]*+=*\s*\z")
+        digits = F.length(F.regexp_replace(text, r"[\s=]", ""))
+        is_whole = is_base64 & (F.pmod(digits, F.lit(4)) != 1)
+        return self._checked(F.when(is_whole, F.unbase64(text)), data_type)
+
+    def _as_whole(self, data_type: DataType) -> ReadValue:
+        """Read the value as a whole number, also 5.0 and 5E2, as a DOUBLE is written."""
+        number = self.text.try_cast("decimal(38,18)")
+        of_double = F.when(number % F.lit(1) == 0, number.try_cast(data_type))
+        return self._checked(F.coalesce(self.text.try_cast(data_type), of_double), data_type)
 
     def _as_nested(self, data_type: DataType) -> ReadValue:
+        """Read the value level by level, so that parts are read as columns of their types are.
+
+        Where something is wrong with a part, that part is null: the plan has each part's value once
+        and its problem once, at every depth.
+        """
+        if isinstance(data_type, StructType):
+            read = self._as_struct(data_type)
+        elif isinstance(data_type, ArrayType):
+            read = self._as_array(data_type)
+        else:
+            assert isinstance(data_type, MapType)
+            read = self._as_map(data_type)
+        is_wrong = self.text.isNotNull() & read.problem.isNotNull()
+        return ReadValue(read.value, F.when(is_wrong, self._said(_is_no(data_type))))
+
+    def _as_struct(self, data_type: StructType) -> ReadValue:
+        texts_by_name = F.from_json(self.text, _TEXTS)
+        texts_by_name = once(texts_by_name, lambda texts: named_as(data_type, texts))
+
+        def parts(texts: Column) -> dict[str, ReadValue]:
+            return {
+                field.name: self._part(F.try_element_at(texts, F.lit(field.name)), field.dataType)
+                for field in data_type
+            }
+
+        def value(texts: Column) -> Column:
+            fields = [read.value.alias(name) for name, read in parts(texts).items()]
+            return F.when(texts.isNotNull(), F.struct(*fields))
+
+        def problem(texts: Column) -> Column:
+            of_parts = F.coalesce(*[read.problem for read in parts(texts).values()])
+            return F.when(texts.isNull(), _NOT_READ).otherwise(of_parts)
+
+        return ReadValue(once(texts_by_name, value), once(texts_by_name, problem))
+
+    def _as_array(self, data_type: ArrayType) -> ReadValue:
+        items = F.from_json(self.text, _ITEMS)
+        of_items = self.items
+        if of_items is not None:  # a converter may write decimals as numbers, and not as bytes
+            are_numbers = (of_items["name"] == DECIMAL) & self.text.rlike(_NUMBERS)
+            of_items = F.when(~F.coalesce(are_numbers, F.lit(False)), of_items)
+
+        def part(text: Column) -> ReadValue:
+            return self._part(text, data_type.elementType, of_items)
+
+        problem = F.filter(F.transform(items, lambda item: part(item).problem), F.isnotnull)
+        is_wrong = items.isNull() | (F.size(problem) > 0)
+        return ReadValue(
+            F.transform(items, lambda item: part(item).value), F.when(is_wrong, _NOT_READ)
+        )
+
+    def _as_map(self, data_type: MapType) -> ReadValue:
+        entries = F.from_json(self.text, _TEXTS)
+        value = F.transform_values(
+            entries, lambda _, text: self._part(text, data_type.valueType).value
+        )
+        wrong = F.exists(
+            F.map_values(entries),
+            lambda text: self._part(text, data_type.valueType).problem.isNotNull(),
+        )
+        return ReadValue(value, F.when(entries.isNull() | wrong, _NOT_READ))
+
+    def _part(self, text: Column, data_type: DataType, of: Column | None = None) -> ReadValue:
+        """Read a part of the value, by its Connect schema if there is one."""
+        part = replace(
+            self,
+            text=text,
+            semantic=None if of is None else of["name"],
+            scale=F.lit(None) if of is None else of["parameters"]["scale"].cast("int"),
+            items=None,
+        )
+        return part.as_type(data_type)
+
+    def _parsed(self, data_type: DataType) -> ReadValue:
         # Only the fields of a struct can say that a part of them was not read.
         wrapped = F.concat(F.lit('{"value":'), self.text, F.lit("}"))
         of_value = StructType().add("value", data_type).add(_UNREAD, "string")
@@ -161,6 +259,16 @@ class TextValue:
     def _since_1970(self, data_type: DataType) -> ReadValue:
         """Read the value as a number of units since 1970."""
         given: str = "days" if isinstance(data_type, DateType) else self.unit
+        if self.semantic is None:
+            micros = self._micros(_factor(given))
+            is_fine, problem = _between(micros, _YEARS_1_TO_9999), self._too_far(given)
+        else:
+            micros, is_fine, problem = self._by_semantic(self.semantic, given)
+        value = F.when(is_fine, of_micros(micros.cast("bigint"), data_type))
+        return ReadValue(value, F.when(~is_fine, self._said(problem)))
+
+    def _by_semantic(self, semantic: Column, given: str) -> tuple[Column, Column, Column]:
+        """Return the microseconds since 1970, whether they are a time, and what else they are."""
         factors = F.create_map(
             *[
                 part
@@ -168,20 +276,18 @@ class TextValue:
                 for part in (F.lit(name), _factor(unit))
             ]
         )
-        known = F.try_element_at(factors, self.semantic)
-        is_other = known.isNull() & self.semantic.rlike(_NAMES_OF_TYPES)
+        known = F.try_element_at(factors, semantic)
+        is_other = known.isNull() & semantic.rlike(_NAMES_OF_TYPES)
         micros = self._micros(F.coalesce(known, _factor(given)))
         fits = F.when(known.isNull(), _between(micros, _YEARS_1_TO_9999)).otherwise(
             _between(micros, _POSSIBLE_YEARS)
         )
         problem = (
             F.when(known.isNotNull(), " is no time that the table can hold (is it infinity?)")
-            .when(is_other, F.concat(F.lit(" is a "), self.semantic))
+            .when(is_other, F.concat(F.lit(" is a "), semantic))
             .otherwise(self._too_far(given))
         )
-        is_fine = fits & ~F.coalesce(is_other, F.lit(False))
-        value = F.when(is_fine, of_micros(micros.cast("bigint"), data_type))
-        return ReadValue(value, F.when(~is_fine, self._said(problem)))
+        return micros, fits & ~F.coalesce(is_other, F.lit(False)), problem
 
     def _too_far(self, given: str) -> Column:
         others = [
@@ -201,20 +307,30 @@ class TextValue:
         with_scale = F.when(
             self.text.startswith("{"), F.from_json(self.text, "scale INT, value STRING")
         )
-        is_precise = self.semantic.eqNullSafe(F.lit(_DECIMAL))
+        is_precise = F.lit(False)
+        if self.semantic is not None:
+            is_precise = self.semantic.eqNullSafe(F.lit(DECIMAL))
         unscaled = _whole_number(F.when(is_precise, self.text).otherwise(with_scale["value"]))
         scale = F.when(is_precise, self.scale).otherwise(with_scale["scale"])
         of_bytes = F.concat(unscaled, F.lit("E"), -scale)
         text = F.when(is_precise | with_scale.isNotNull(), of_bytes).otherwise(self.text)
+        value = text.try_cast(data_type)
+        if isinstance(data_type, DecimalType):
+            value = F.when(fraction_digits(text) <= data_type.scale, value)
+        else:  # Spark takes a number beyond the type's range for infinity.
+            is_beyond = (F.abs(value) == float("inf")) & text.rlike(r"\d")
+            value = F.when(~F.coalesce(is_beyond, F.lit(False)), value)
         return self._checked(
-            text.try_cast(data_type),
+            value,
             data_type,
             "; if the connector sends decimals as bytes (decimal.handling.mode=precise), let it "
             "send their schema (schemas.enable=true), or set decimal.handling.mode=string",
         )
 
     def _unless_precise_decimal(self, read: ReadValue) -> ReadValue:
-        is_bytes = self.semantic.isin(_DECIMAL, SCALED) & self.text.isNotNull()
+        if self.semantic is None:
+            return read
+        is_bytes = self.semantic.isin(DECIMAL, SCALED) & self.text.isNotNull()
         is_precise = F.coalesce(is_bytes, F.lit(False))
         problem = F.lit(
             " is a decimal's bytes: give the column the type DECIMAL, or set "
@@ -243,6 +359,25 @@ class TextValue:
             self.place,
             F.lit(")."),
         )
+
+
+def holds(data_type: DataType, is_one: Callable[[DataType], bool]) -> bool:
+    """Return whether a type is one of some types, or has one at any depth."""
+    parts: list[DataType] = []
+    if isinstance(data_type, StructType):
+        parts = [field.dataType for field in data_type]
+    elif isinstance(data_type, ArrayType):
+        parts = [data_type.elementType]
+    elif isinstance(data_type, MapType):
+        parts = [data_type.keyType, data_type.valueType]
+    return is_one(data_type) or any(holds(part, is_one) for part in parts)
+
+
+def _is_parsed(data_type: DataType) -> bool:
+    """Return whether only Spark's parser reads values of a type within others."""
+    if isinstance(data_type, MapType):
+        return not isinstance(data_type.keyType, StringType)
+    return isinstance(data_type, VariantType)
 
 
 def or_error(value: Column, problem: Column) -> Column:
@@ -296,3 +431,39 @@ def _whole_number(base64: Column) -> Column:
         magnitude = (magnitude + (part * power).cast("decimal(38,0)")).cast("decimal(38,0)")
     sign = F.when(is_negative, "-").otherwise("")
     return F.concat(sign, magnitude.cast("string"))
+
+
+def named_as(wanted: StructType, row: Column) -> Column:
+    """Return a row's entries of the wanted columns, by their names in any case."""
+    names = F.create_map(*[F.lit(part) for name in wanted.names for part in (name.lower(), name)])
+
+    def is_wanted(name: Column, _: Column) -> Column:
+        folded = F.try_element_at(names, F.lower(name))
+        # A column of exactly that name goes before others.
+        return folded.isNotNull() & ((folded == name) | ~F.map_contains_key(row, folded))
+
+    return F.transform_keys(
+        F.map_filter(row, is_wanted), lambda name, _: F.try_element_at(names, F.lower(name))
+    )
+
+
+def fraction_digits(text: Column) -> Column:
+    """Count the digits of a number after its decimal point, without zeros at its end.
+
+    Less than 0 if there are zeros before the point alone.
+    """
+    number = F.upper(F.trim(text))
+    exponent = F.coalesce(
+        F.try_element_at(F.split(number, "E"), F.lit(2)).try_cast("int"), F.lit(0)
+    )
+    mantissa = F.split_part(number, F.lit("E"), F.lit(1))
+    digits = F.regexp_replace(mantissa, "[^0-9]", "")
+    significant = F.rtrim(digits, F.lit("0"))
+    zeros = F.length(digits) - F.length(significant)
+    after_point = F.length(F.split_part(mantissa, F.lit("."), F.lit(2)))
+    return F.when(significant == "", 0).otherwise(after_point - zeros - exponent)
+
+
+def once(value: Column, function: Callable[[Column], Column]) -> Column:
+    """Return what a function makes of a value that it reads several times."""
+    return F.get(F.transform(F.array(value), function), F.lit(0))

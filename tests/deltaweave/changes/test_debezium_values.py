@@ -287,6 +287,7 @@ def test_parts_of_values_are_read_as_columns_of_their_types(
             "{c, 1969-12-31 23:59:59.999999, {5}, NULL}",
         ),
         "by_name": ("MAP<STRING,BINARY>", {"a": base64.b64encode(b"x").decode()}, "{a -> x}"),
+        "midnight": ("DATE", "2024-01-01T00:00:00.000Z", "2024-01-01"),
         "whole": ("BIGINT", 5.0, "5"),
         "large": ("BIGINT", 1.5e10, "15000000000"),
         "longest": ("BIGINT", 2**63 - 1, "9223372036854775807"),
@@ -342,6 +343,8 @@ REFUSED: list[tuple[str, Any, str | None, str, str]] = [
     ("DATE", "+5877611-06-22Z", f"{DEBEZIUM}IsoDate", "micros", "is no DATE"),
     ("TIMESTAMP", "10:34:56.789012Z", f"{DEBEZIUM}ZonedTime", "micros", "is no TIMESTAMP"),
     ("TIMESTAMP", "10:34:56", None, "micros", "is no TIMESTAMP"),
+    ("DATE", 1, f"{DEBEZIUM}Timestamp", "micros", "has a time of day, and the column has days"),
+    ("DATE", "2024-01-01T10:34:56Z", None, "micros", "is no DATE"),
     ("DATE", {"year": 2026}, f"{DEBEZIUM}StructuredDate", "micros", "is no DATE"),
     ("DECIMAL(9,2)", precise(150), None, "micros", r"decimal\.handling\.mode=string"),
     # More than 38 digits, with 16, 17 and 26 bytes.

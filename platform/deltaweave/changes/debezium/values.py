@@ -70,6 +70,9 @@ _YEARS_1_TO_9999 = ("-62135596800000000", "253402300799999999")
 # From 4713 BC, PostgreSQL's first day, to the year 294246, Spark's last whole one.
 _POSSIBLE_YEARS = ("-210866803200000000", "9223371244799999999")
 
+_DAY = r"[+-]?\d{4,6}-\d+-\d+"
+_WHOLE_DAY = rf"^({_DAY})(?:[T ]00:00(?::00(?:\.0+)?)?)?(?:Z|[+-]\d+:\d+)?$"
+
 TIMES = (TimestampType, TimestampNTZType)
 
 _UNREAD = "_cdc_unread"
@@ -243,12 +246,12 @@ class TextValue:
 
     def _as_time(self, data_type: DataType) -> ReadValue:
         number = self.text.rlike(r"^-?\d+$")
-        text = self.text
-        if isinstance(data_type, DateType):
-            text = F.regexp_replace(text, r"^(.?\d+-\d+-\d+)(Z|[+-]\d+:\d+)$", "$1")
         # Spark takes a time of day for one of the day on which it runs. A year of seven digits is
         # PostgreSQL's infinity (+5877611).
-        dated = F.when(text.rlike(r"^[+-]?\d{4,6}-\d+-\d+"), text)
+        dated = F.when(self.text.rlike(rf"^{_DAY}"), self.text)
+        if isinstance(data_type, DateType):
+            whole = F.regexp_replace(self.text, _WHOLE_DAY, "$1")
+            dated = F.when(whole.rlike(f"^{_DAY}$"), whole)
         of_text = self._checked(dated.try_cast(data_type), data_type)
         of_number = self._since_1970(data_type)
         return ReadValue(
@@ -264,6 +267,12 @@ class TextValue:
             is_fine, problem = _between(micros, _YEARS_1_TO_9999), self._too_far(given)
         else:
             micros, is_fine, problem = self._by_semantic(self.semantic, given)
+            if isinstance(data_type, DateType):
+                has_time = is_fine & (F.pmod(micros, F.lit(_MICROS_IN_A_DAY)) != 0)
+                problem = F.when(has_time, " has a time of day, and the column has days").otherwise(
+                    problem
+                )
+                is_fine = is_fine & ~has_time
         value = F.when(is_fine, of_micros(micros.cast("bigint"), data_type))
         return ReadValue(value, F.when(~is_fine, self._said(problem)))
 

@@ -223,18 +223,19 @@ def _without_schemas_of_numbers(
     """
     text = column(messages.value).cast("string")
     before, after = (F.get_json_object(text, f"$.payload.{part}") for part in ("before", "after"))
-    are_decimals = F.exists(F.map_values(TYPES), lambda said: said["name"] == DECIMAL)
-    as_json = F.when(are_decimals, F.when(F.col(OPERATION) == "d", before).otherwise(after))
+
+    def may_be_number(name: Column, said: Column) -> Column:
+        return (said["name"] == DECIMAL) & F.try_element_at(ROW, name).rlike(_NUMBER)
+
+    some = F.exists(F.map_entries(TYPES), lambda each: may_be_number(each["key"], each["value"]))
+    as_json = F.when(some, F.when(F.col(OPERATION) == "d", before).otherwise(after))
     patterns = F.create_map(
         *[part for name in wanted.names for part in (F.lit(name), F.lit(_number_of(name)))]
     )
 
     def is_number(name: Column, said: Column) -> Column:
-        return (
-            (said["name"] == DECIMAL)
-            & F.try_element_at(ROW, name).rlike(_NUMBER)
-            & F.regexp_like(F.col(_JSON), F.try_element_at(patterns, name))
-        )
+        pattern = F.try_element_at(patterns, name)
+        return may_be_number(name, said) & F.regexp_like(F.col(_JSON), pattern)
 
     kept = F.map_filter(TYPES, lambda name, said: ~F.coalesce(is_number(name, said), F.lit(False)))
     return rows.withColumn(_JSON, as_json).withColumn(TYPES, kept).drop(_JSON)

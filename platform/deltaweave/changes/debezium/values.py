@@ -325,7 +325,13 @@ class TextValue:
         text = F.when(is_precise | with_scale.isNotNull(), of_bytes).otherwise(self.text)
         value = text.try_cast(data_type)
         if isinstance(data_type, DecimalType):
-            value = F.when(fraction_digits(text) <= data_type.scale, value)
+            scale_of_type = data_type.scale
+            value = once(  # the plan of the text is long
+                text,
+                lambda text: F.when(
+                    fraction_digits(text) <= scale_of_type, text.try_cast(data_type)
+                ),
+            )
         else:  # Spark takes a number beyond the type's range for infinity.
             is_beyond = (F.abs(value) == float("inf")) & text.rlike(r"\d")
             value = F.when(~F.coalesce(is_beyond, F.lit(False)), value)

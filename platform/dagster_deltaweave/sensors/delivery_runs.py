@@ -109,13 +109,15 @@ def standing_of(
         is_by_hand = written_tag(run.tags, IDENTITY_TAG) is None
         if not is_for_it and not is_by_hand:
             break  # what was before another delivery does not count for this one
-        if run.status == DagsterRunStatus.SUCCESS:
-            for key in merges:
-                is_later = _created_at(record) > delivery.changed_at + left[key].margin
-                if (is_for_it or is_later) and left[key].counts(run):
-                    del left[key]
-            if not left:
-                return Standing(run=run, is_done=True)
+        # What a run merged counts even if it failed later: by a check, or by another asset.
+        is_success = run.status == DagsterRunStatus.SUCCESS
+        merged = merges if is_success else merges & of_target.made_by(run, delivery.partition)
+        for key in merged:
+            is_later = _created_at(record) > delivery.changed_at + left[key].margin
+            if (is_for_it or is_later) and left[key].counts(run):
+                del left[key]
+        if merged and not left:
+            return Standing(run=run, is_done=True)
         if is_for_it and left.keys() & merges and not wrote(run, WAITED_TAG):
             ended.append(record)
     return _after(delivery, runs, ended, policy, frozenset(left))

@@ -45,6 +45,7 @@ class TargetRuns:
         self._target = target
         self._instance: DagsterInstance = target.context.instance
         self._of_plans: dict[str, frozenset[AssetKey]] = {}
+        self._made: dict[tuple[str, str], set[AssetKey]] = defaultdict(set)
 
     def of(
         self, partitions: Sequence[str], lacking: Collection[AssetKey] = ()
@@ -53,7 +54,8 @@ class TargetRuns:
 
         Args:
             partitions: The partitions.
-            lacking: Assets whose runs of several partitions that have ended are looked up, too.
+            lacking: Assets whose materializations of the partitions are looked up, too, and with
+                them the runs of several partitions that have ended.
         """
         runs: dict[str, list[RunRecord]] = defaultdict(list)
         tags: dict[str, str | Sequence[str]] = {PARTITION_NAME_TAG: list(partitions)}
@@ -61,23 +63,35 @@ class TargetRuns:
             if self.assets_of(record.dagster_run):
                 runs[record.dagster_run.tags[PARTITION_NAME_TAG]].append(self._of_delivery(record))
         for key in lacking:
-            for partition, record in self._of_several_ended(key, partitions):
+            made = self._made_of(key, partitions)
+            for each in made:
+                self._made[each].add(key)
+            for partition, record in self._of_several_ended(made):
                 runs[partition].append(record)
                 runs[partition].sort(key=lambda each: each.create_timestamp, reverse=True)
         return runs
+
+    def made_by(self, run: DagsterRun, partition: str) -> frozenset[AssetKey]:
+        """Return the assets whose partition a run has materialized, of those looked up by `of`."""
+        return frozenset(self._made.get((run.run_id, partition), ()))
 
     def _of_delivery(self, record: RunRecord) -> RunRecord:
         """Return a run with the tags of its delivery, also if it re-executes steps of another."""
         run = record.dagster_run
         return record._replace(dagster_run=run.with_tags(tags_of_run(run, self._instance)))
 
-    def _of_several_ended(
-        self, key: AssetKey, partitions: Sequence[str]
-    ) -> Iterator[tuple[str, RunRecord]]:
-        """Yield the runs of several partitions that materialized some of these."""
+    def _made_of(self, key: AssetKey, partitions: Sequence[str]) -> set[tuple[str, str]]:
+        """Return the runs that materialized some of these partitions, each with a partition."""
         wanted = AssetRecordsFilter(key, asset_partitions=list(partitions))
         found = self._instance.fetch_materializations(wanted, limit=_LOOKED_AT).records
-        by_run = {(each.run_id, each.partition_key) for each in found if each.run_id}
+        named = ((each.run_id, each.partition_key) for each in found)
+        # Sensors and people report materializations without a run.
+        return {(run_id, partition) for run_id, partition in named if run_id and partition}
+
+    def _of_several_ended(
+        self, by_run: Collection[tuple[str, str]]
+    ) -> Iterator[tuple[str, RunRecord]]:
+        """Yield the runs of several partitions among these, each with a partition."""
         if not by_run:
             return
         of_runs = RunsFilter(run_ids=[run_id for run_id, _ in by_run])
@@ -88,7 +102,7 @@ class TargetRuns:
             if PARTITION_NAME_TAG not in each.dagster_run.tags
         }
         for run_id, partition in by_run:
-            if partition and run_id in several:
+            if run_id in several:
                 yield partition, several[run_id]
 
     def assets_of(self, run: DagsterRun) -> frozenset[AssetKey]:

@@ -644,6 +644,31 @@ def test_a_table_with_a_name_keeps_the_order_by_what_dagster_knows(
     assert "day-1 is older than day-3" in shop.said()
 
 
+def test_what_a_run_merged_before_it_failed_is_not_merged_again(
+    instance: DagsterInstance, tmp_path: Path
+) -> None:
+    """Its check failed, or another asset; of tables with names, Dagster alone knows the merge."""
+    shop = Shop(instance, tmp_path, table="lake.orders")
+    shop.others, shop.arguments = {"report": {}}, {"attempts": 1}
+    shop.land("day-1")
+
+    def failed_after(data: SensorExecutionData, *merged: str) -> None:
+        [request] = data.run_requests or []
+        day, (tags, assets) = str(request.partition_key), shop.of_request(request)
+        run_id = shop.create(day, tags, assets, FAILURE)
+        for name in merged:
+            shop.materialized(day, run_id, name)
+
+    failed_after(shop.tick(), "orders", "report")
+    assert shop.said() == f"No new partition in {shop.landing}: 1 merged."
+    shop.land("day-2")
+    failed_after(shop.tick(), "orders")
+    assert "1 merged; day-2: run " in shop.said()
+    # No newer day waits for a report, which has no order.
+    shop.land("day-3")
+    assert requested(shop.tick()) == ["day-3"]
+
+
 def test_a_run_that_had_nothing_to_record_is_not_asked_for_again(shop: Shop) -> None:
     shop.is_empty = True
     shop.land("day-1")

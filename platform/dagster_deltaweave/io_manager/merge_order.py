@@ -224,7 +224,12 @@ def _positions(
 ) -> Positions | None:
     if not (isinstance(declaration, MergeDeclaration) and declaration.needs_order and partitions):
         return None
-    return partition_positions(context.asset_partitions_def, context.step_context.instance)
+    positions = partition_positions(context.asset_partitions_def, context.step_context.instance)
+    if positions is None:
+        return None
+    # A dynamic partition may be deleted while its run waits, and then has no position any more.
+    own = {key: positions(key) for key in partitions}
+    return lambda key: own[key] if key in own else positions(key)
 
 
 def _newest_materialized(

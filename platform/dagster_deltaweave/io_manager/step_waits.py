@@ -18,16 +18,13 @@ if TYPE_CHECKING:
 
 
 def wait_before_inputs(context: InputContext) -> None:
-    """Let the step that loads an input wait for older partitions, if it is an asset's only one.
-
-    A function of several assets may be run for some of them alone.
-    """
+    """Let the step that loads an input wait for older partitions of the assets that it makes."""
     try:
         step = context.step_context
         asset = step.assets_def
     except DagsterInvariantViolationError:  # a value is loaded outside of a run
         return
-    if asset is None or len(asset.keys) > 1 or not isinstance(asset.node_def, OpDefinition):
+    if asset is None or not isinstance(asset.node_def, OpDefinition):
         return
     wait_of_step(step, has_inputs=False)
 
@@ -35,11 +32,16 @@ def wait_before_inputs(context: InputContext) -> None:
 def wait_of_step(step: Any, **state: bool) -> None:
     """Let the IO managers of a step's assets make it wait for older partitions.
 
+    A function of several assets may be run for some of them alone: those alone wait.
+
     Args:
         step: Dagster's context of the step.
         state: What is passed on to the IO managers.
     """
+    made = step.selected_output_names
     for output in step.step.step_outputs:
+        if output.name not in made:
+            continue
         handle = StepOutputHandle(step.step.key, output.name)
         wait = getattr(step.get_io_manager(handle), "wait_for_older", None)
         if wait is not None and output.properties.asset_key is not None:

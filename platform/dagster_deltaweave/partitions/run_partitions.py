@@ -153,18 +153,24 @@ def partition_keys(context: AssetExecutionContext | OpExecutionContext) -> list[
 
     Args:
         context: The context of an asset's function, or of an op in a graph asset; in unit tests
-            also that of `build_asset_context(partition_key=…)`, of a range or of run tags.
+            also that of `build_asset_context(partition_key=…)`, of a range or of run tags, or of
+            `build_op_context`.
 
     Raises:
         StatementError: The tag names a partition that the asset does not have, or the run also has
             Dagster's own partition or range.
     """
-    definition = context.assets_def
     own = list(context.partition_keys) if context.has_partition_key_range else []
     if context.has_partition_key:
         own = [context.partition_key]
+    tags = _run_tags(context)
+    try:
+        definition = context.assets_def
+    except DagsterError:  # an op of a job, or a graph asset's op in a unit test
+        is_listed = PARTITIONS in tags and not own
+        return _parsed(tags[PARTITIONS], context.op_def.name) if is_listed else own
     names = ", ".join(sorted(key.to_user_string() for key in definition.keys))
-    return _listed(_run_tags(context), own, definition.partitions_def, names, context.instance)
+    return _listed(tags, own, definition.partitions_def, names, context.instance)
 
 
 def output_partition_keys(context: OutputContext) -> list[str]:

@@ -2,10 +2,12 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from dagster import (
+    AssetExecutionContext,
     AssetIn,
     AssetMaterialization,
     AssetOut,
@@ -14,6 +16,7 @@ from dagster import (
     DagsterInstance,
     DailyPartitionsDefinition,
     InputContext,
+    Output,
     OutputContext,
     RetryPolicy,
     TimeWindowPartitionMapping,
@@ -102,12 +105,18 @@ def declared(shape: str, **arguments: Any) -> AssetsDefinition:
     return multi_asset(outs=outs, **arguments)(both)
 
 
-def ran(instance: DagsterInstance, definition: AssetsDefinition) -> int:
-    """Run a partition; return how many attempts waited."""
+def ran(instance: DagsterInstance, definition: AssetsDefinition, *selected: str) -> int:
+    """Run a partition, of all assets or those selected; return how many attempts waited."""
     manager = Stores(root="/none", spark=SparkResource())
     resources: dict[str, Any] = {"io_manager": manager}
     assets = [AssetSpec("one"), AssetSpec("two"), definition]
-    result = materialize(assets, resources=resources, instance=instance, partition_key=OWN)
+    result = materialize(
+        assets,
+        resources=resources,
+        instance=instance,
+        partition_key=OWN,
+        selection=selected or None,
+    )
     assert result.success
     return len([each for each in result.all_events if each.is_step_up_for_retry])
 
@@ -124,8 +133,8 @@ LOADS = ["loads one", "loads two"]
         # It waits in its step.
         ("function", {"retry_policy": POLICY}, "enabled", ["looks", *LOADS], 0),
         ("function", {}, "disabled", ["looks", *LOADS], 0),
-        # It may be run for some of its assets, so it waits when their rows are stored.
-        ("multi_asset", {}, "enabled", LOADS, 0),
+        ("multi_asset", {}, "enabled", ["looks"] * 3 + LOADS, 2),
+        ("multi_asset", {"retry_policy": POLICY}, "enabled", ["looks", *LOADS], 0),
     ],
 )
 def test_a_step_that_waits_loads_no_input_and_looks_once_an_attempt(
@@ -179,3 +188,23 @@ def test_assets_that_are_not_merged_look_for_nothing(
 
     assert ran(instance, letters) == 0
     assert steps.did == ["loads one"]
+
+
+@pytest.mark.parametrize(("selected", "did"), [("letters", ["looks"] * 3), ("others", [])])
+def test_a_multi_asset_waits_for_those_of_its_assets_that_it_makes(
+    instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch, selected: str, did: list[str]
+) -> None:
+    steps = Steps(instance, monkeypatch)
+    merged = {"deltaweave/write": "merge", "deltaweave/keys": ["k"]}
+    outs = {
+        "letters": AssetOut(metadata=merged, is_required=False),
+        "others": AssetOut(is_required=False),
+    }
+
+    @multi_asset(outs=outs, ins={"a": AssetIn("one")}, partitions_def=DAYS, can_subset=True)
+    def both(context: AssetExecutionContext, a: int) -> Iterator[Output[int]]:
+        for name in sorted(context.selected_output_names):
+            yield Output(a, name)
+
+    assert ran(instance, both, selected) == len(did) - bool(did)
+    assert steps.did == [*did, "loads one"]

@@ -23,6 +23,7 @@ from dagster import (
     StaticPartitionsDefinition,
     asset,
     build_asset_context,
+    build_op_context,
     graph_asset,
     materialize,
     multi_asset,
@@ -116,6 +117,16 @@ def test_functions_are_called_without_a_run_in_unit_tests() -> None:
     letters(build_asset_context())
 
     assert asked == [(["b"], False), (["b", "c"], True), (["c", "a"], False), ([], False)]
+
+
+def test_ops_of_graph_assets_are_called_without_a_run_in_unit_tests() -> None:
+    @op
+    def read(context: OpExecutionContext) -> tuple[list[str], bool]:
+        return partition_keys(context), is_full_refresh(context)
+
+    assert read(build_op_context(partition_key="b")) == (["b"], False)
+    assert read(build_op_context(run_tags=partition_tags(["c", "a"]) | FULL)) == (["c", "a"], True)
+    assert read(build_op_context()) == ([], False)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 import deltaweave
 from tests.remaining_time import RemainingTime
+from tests.turns import Turns
 
 # Before the JVM starts: without it, Spark resolves the host's name, which a sandbox may not have.
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -96,6 +97,7 @@ LONGEST_FIRST = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Turns())
     if not hasattr(config, "workerinput"):  # which a worker of xdist has
         config.pluginmanager.register(RemainingTime(config))
 

@@ -40,10 +40,11 @@ BY_BUILDER = [
 
 
 # What a statement is refused for does not depend on how its table is kept. Every other case meets
-# built-in MERGE in `make test`: by turns by copy on write and on a table with vectors and a feed,
-# unless it can be kept in one of these ways alone. In `make test-slow`, some of them rewrite files
-# in place, some of the others have their pairs on executors. `make test-all` runs each case in each
-# of these ways, and in the matrix below.
+# built-in MERGE once: by turns by copy on write and on a table with vectors and a feed, unless it
+# can be kept in one of these ways alone. Some cases do so in `make test`, the others in
+# `make test-slow` (`tests/turns.py`). There, some rewrite files in place, and some of the others
+# have their pairs on executors. `make test-all` runs each case in each of these ways, and in the
+# matrix below.
 REFUSED = [case for case in CASES if case.error not in (None, AMBIGUOUS)]
 WITH_AN_OUTCOME = [case for case in CASES if case.error in (None, AMBIGUOUS)]
 IN_PLACE = WITH_AN_OUTCOME[16::64]

@@ -106,6 +106,7 @@ def test_current_rows(spark: SparkSession, tmp_path: Path, first: bool, then: bo
     assert as_numbers(Table(spark, path).read()) == {(1, "30"), (3, "30")}
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("first", "then", "tracked"),
     [
@@ -139,6 +140,7 @@ def test_histories(
     }
 
 
+@pytest.mark.minutes
 @orders(FULL, FURTHER)
 def test_merge_on_read(spark: SparkSession, tmp_path: Path, first: bool, then: bool) -> None:
     orders = MergeOnReadTable(spark, str(tmp_path / "base"), **ARGUMENTS)

@@ -172,6 +172,7 @@ def test_corrected_events_are_not_rescued_again_by_an_applied_batch(
         spark.sql(f"DELETE FROM delta.`{aside.path_or_name}`")
 
 
+@pytest.mark.minutes
 def test_a_batch_that_a_restore_took_back_is_appended_and_put_aside_again(
     spark: SparkSession, tmp_path: Path
 ) -> None:

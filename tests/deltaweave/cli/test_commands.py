@@ -117,6 +117,7 @@ def test_the_history_of_a_disk_is_that_of_delta_and_takes_no_spark(
     assert [merge["version"] for merge in json.loads(done.stdout)] == [1]
 
 
+@pytest.mark.minutes
 def test_an_inspection_of_a_disk_is_that_of_delta(spark: SparkSession, tmp_path: Path) -> None:
     path, rows = str(tmp_path / "a table"), [(k, f"p{k % 2}", k / 2) for k in range(24)]
     properties = {"delta.enableDeletionVectors": "true", "delta.columnMapping.mode": "name"}

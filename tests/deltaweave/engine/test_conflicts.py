@@ -234,6 +234,7 @@ def test_a_merge_that_continues_a_version_of_its_id_is_not_rerun(
     assert rows_as_text(table.read().where("k = 1").collect()) == ["(1, 1, 'a')"]
 
 
+@pytest.mark.minutes
 def test_no_update_is_lost_between_threads(table: Table) -> None:
     def add_one(_: int) -> int | None:
         source = frame(table.spark, [(1,)], "k INT")

@@ -104,6 +104,7 @@ def test_values_have_the_bases_types_or_are_refused_before_the_append(
     assert rows(read) == {(2, 7, 1), (3, 8, 1)}
 
 
+@pytest.mark.minutes
 def test_a_row_that_breaks_a_constraint_waits_until_an_event_corrects_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:

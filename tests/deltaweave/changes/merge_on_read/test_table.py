@@ -280,6 +280,7 @@ def test_a_stream_is_appended_exactly_once_also_after_a_restart(
     assert rows(table.read()) == {(1, 20, None)}
 
 
+@pytest.mark.minutes
 def test_a_stream_that_met_another_writer_may_be_tried_again(
     spark: SparkSession, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

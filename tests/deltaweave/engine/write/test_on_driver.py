@@ -231,6 +231,7 @@ def test_what_tables_do_not_qualify(spark: SparkSession, tmp_path: Path, name: s
     assert why_not in deltaweave.explain(spark, statement).why_not_on_driver
 
 
+@pytest.mark.minutes
 @ONE_LAYOUT
 def test_constraints_are_checked_of_new_rows(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], properties: dict[str, str]

@@ -23,6 +23,12 @@ RULES = WORDS["rules"]((ROOT / ".ci" / "words.txt").read_text())
         ("page.md", "A column that the table has not.\n\nSo it does.\n", [1, 3]),
         ("page.md", "`anew` is a name.\n\n```\nanew\n```\n\nIt begins anew.\n", [7]),
         ("page.md", "So it does not matter.\n", []),
+        ("page.md", "A mend, so with others.\nOthers wait meanwhile.\n", [1, 2, 1]),
+        (
+            "module.py",
+            "so_long = came_back = 1\nletting_go = 2  # letting_go\n",
+            [2],
+        ),  # whole names
     ],
 )
 def test_words_of_the_list_are_found_in_prose_alone(

@@ -27,6 +27,13 @@ def test_a_workflow_calls_targets_that_exist(workflow: Path) -> None:
     assert called <= targets
 
 
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda workflow: workflow.stem)
+def test_every_action_is_pinned_by_a_commit_and_names_its_release(workflow: Path) -> None:
+    used = re.findall(r"uses: (.*)", workflow.read_text())
+    assert used
+    assert [each for each in used if not re.search(r"@[0-9a-f]{40}  # v[\d.]+$", each)] == []
+
+
 def test_the_jobs_run_what_the_ci_script_runs() -> None:
     script = re.sub("#.*", "", (ROOT / ".ci" / "run").read_text())
     by_script = set(re.findall(r"\bmake (check|test|test-slow|demo|demo-cdc|docs)\b(?!-)", script))

@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md names modules and functions that exist."""
+"""ARCHITECTURE.md and the pages of internals name modules and functions that exist."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ ROOT = Path(__file__).parents[2]
 PLATFORM = ROOT / "platform"
 ROOTS = [PLATFORM / "deltaweave", PLATFORM / "dagster_deltaweave", PLATFORM, ROOT]
 PAGE = PLATFORM / "ARCHITECTURE.md"
+INTERNALS = [
+    *sorted((ROOT / "docs" / "internals").glob("*.md")),
+    *sorted((ROOT / "docs" / "decisions").glob("*.md")),
+]
 QUOTED = re.compile(r"`([^`]+)`")
+# Application ids look like paths, too; they begin with `deltaweave/`.
+A_MODULE = re.compile(r"(?!deltaweave/)[a-z_]+(?:/[a-z_]+)+(?:\.py)?")
 
 
 def rows() -> Iterator[tuple[str, str]]:
@@ -58,3 +64,9 @@ def test_what_the_page_names_is_where_it_says(what: str, where: str) -> None:
     known = set().union(*map(names_in, modules(where)))
     words = {part for name in QUOTED.findall(what) for part in name.split(".")}
     assert {word for word in words if word.isidentifier()} <= known
+
+
+@pytest.mark.parametrize("page", INTERNALS, ids=lambda page: page.stem)
+def test_modules_that_internals_and_decisions_name_exist(page: Path) -> None:
+    for name in filter(A_MODULE.fullmatch, QUOTED.findall(page.read_text())):
+        modules(f"`{name.removesuffix('.py')}`")

@@ -5,7 +5,7 @@ Converting to another type adds, leaves out, renames or widens fields.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -135,6 +135,15 @@ def exact(value: Column, held: DataType, wanted: DataType, problem: tuple[str, s
     is_same = found.cast(plain(held)).eqNullSafe(value)
     said = F.concat(F.lit(problem[0]), value.cast("string"), F.lit(problem[1]))
     return F.when(is_same, found).otherwise(F.raise_error(said))
+
+
+def once(value: Column, function: Callable[[Column], Column]) -> Column:
+    """Return what a function makes of a value that it reads several times.
+
+    The plan has the value once. Otherwise, it grows with the power of the depth to which such
+    functions are applied to what others made.
+    """
+    return F.get(F.transform(F.array(value), function), F.lit(0))
 
 
 def spelled(names: Sequence[str], present: Column) -> Column:

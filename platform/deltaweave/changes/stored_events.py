@@ -65,9 +65,13 @@ def completed(events: Events, table: TableColumns) -> Events:
         values = struct_of(F.col(VALUES), held, StructType(wanted), missing)
         rows = rows.withColumn(VALUES, values)
     names = tuple(field.name for field in wanted)
-    for name in filter(table.is_limited, names):
-        value = table.as_stored(name, F.col(VALUES)[name])
-        rows = rows.withColumn(VALUES, F.col(VALUES).withField(back_quoted(name), value))
+    of_table = {field.name: field.dataType for field in wanted}
+    if limited := [name for name in names if table.is_limited(name)]:
+        values = F.col(VALUES)
+        for name in limited:
+            value = table.as_stored(name, F.col(VALUES)[name], of_table[name])
+            values = values.withField(back_quoted(name), value)
+        rows = rows.withColumn(VALUES, values)
     rows = rows.withColumns(_keys_of(rows, shape, table))
     rows = rows.withColumn(SEQUENCE, _exact_sequence(rows, table))
     return replace(events, rows=rows, shape=replace(shape, columns=names, table=table))
@@ -225,7 +229,7 @@ def _keys_of(rows: DataFrame, shape: EventShape, table: TableColumns) -> dict[st
             ending = f" does not fit the table, whose {key} is {wanted.simpleString()}"
             value = exact(value, named.dataType, wanted, (f"the key {key}=", ending))
         if table.is_limited(key) or not is_as(held, wanted):
-            keys[key] = table.as_stored(key, value)
+            keys[key] = table.as_stored(key, value, wanted)
     return keys
 
 
@@ -256,7 +260,7 @@ def _key(key: str, held: list[StructField], table: TableColumns) -> Column:
     wanted = table.fields[key.lower()].dataType
     values = [converted(column(field.name), field.dataType, wanted) for field in held]
     # Earlier releases remembered texts of CHAR columns without their blanks.
-    values = [table.as_stored(key, value) for value in values] or [F.lit(None).cast(wanted)]
+    values = [table.as_stored(key, value, wanted) for value in values] or [F.lit(None).cast(wanted)]
     return F.coalesce(*values) if len(values) > 1 else values[0]
 
 

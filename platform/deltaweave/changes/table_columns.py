@@ -12,15 +12,23 @@ mapping, the two differ, and both are looked up.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    CharType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    VarcharType,
+)
 
-from deltaweave.changes.conversions import FROM, has_fields_of, names_of, plain
+from deltaweave.changes.conversions import FROM, has_fields_of, names_of, once, plain
+from deltaweave.changes.limited_texts import has_char, limits_of, padded, with_padded_parts
 from deltaweave.delta.log import TableSnapshot, physical_name
 from deltaweave.delta.statement import OF_LIMITED_LENGTH
 
@@ -113,29 +121,39 @@ class TableColumns:
         return StructField(of_event.name, plain(data_type))
 
     def is_limited(self, name: str) -> bool:
-        """Return whether a column is of CHAR or VARCHAR."""
-        return self._length_of(name) is not None
+        """Return whether a column is of CHAR or VARCHAR, or has a part of CHAR."""
+        limits = self._limits_of(name)
+        return isinstance(limits, VarcharType) or has_char(limits)
 
-    def as_stored(self, name: str, value: Column) -> Column:
+    def as_stored(self, name: str, value: Column, held: DataType) -> Column:
         """Return a value of a column as the table stores it.
 
         CHAR texts have blanks up to the column's length, and neither they nor VARCHAR texts have
-        blanks beyond it. A longer text stays as it is, and the write fails.
-        """
-        found = self._length_of(name)
-        if found is None:
-            return value
-        length, without_blanks = int(found["length"]), F.rtrim(value)
-        fits = F.length(without_blanks) <= length
-        if found["var"]:
-            is_cut = fits & (F.length(value) > length)
-            return F.when(is_cut, F.substring(value, 1, length)).otherwise(value)
-        return F.when(fits, F.rpad(without_blanks, length, " ")).otherwise(value)
+        blanks beyond it. A longer text stays as it is, and the write fails. So does it for blanks
+        beyond the length in an array, map or struct.
 
-    def _length_of(self, name: str) -> re.Match[str] | None:
+        Args:
+            name: The column.
+            value: The value.
+            held: Its type.
+        """
+        limits = self._limits_of(name)
+        if isinstance(limits, VarcharType):
+            is_cut = F.length(F.rtrim(value)) <= limits.length
+            is_cut = is_cut & (F.length(value) > limits.length)
+            return F.when(is_cut, F.substring(value, 1, limits.length)).otherwise(value)
+        if isinstance(limits, CharType):
+            return padded(F.rtrim(value), limits, value)
+        if limits is None or not has_char(limits):
+            return value
+        types = held, self.fields[name.lower()].dataType, limits
+        return once(value, lambda value: with_padded_parts(value, *types))
+
+    def _limits_of(self, name: str) -> DataType | None:
+        """Return a column's type with the lengths of its texts, or None if it has none."""
         field = self.fields.get(name.lower())
-        of_text = "" if field is None else (field.metadata or {}).get(OF_LIMITED_LENGTH, "")
-        return re.fullmatch(r"(?P<var>var)?char\((?P<length>\d+)\)", of_text)
+        text = "" if field is None else (field.metadata or {}).get(OF_LIMITED_LENGTH, "")
+        return limits_of(text) if text else None
 
 
 def first_columns(names: Sequence[str]) -> dict[str, str]:

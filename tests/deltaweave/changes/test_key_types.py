@@ -112,3 +112,62 @@ def test_texts_of_limited_length_are_compared_as_the_table_stores_them(
     apply(path, 6, "c", "abc   ")
     kept = Table(spark, path).read().where(newest).select("k", "w", "v").collect()
     assert [tuple(row) for row in kept] == [("c    ", "abc", 6)]
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("kind", ["current rows", "histories", "merge on read"])
+def test_nested_texts_of_char_are_compared_as_the_table_stores_them(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    path, like, oracle = (str(tmp_path / name) for name in ("t", "like", "oracle"))
+    scd_type: Any = 2 if kind == "histories" else 1
+    arguments: dict[str, Any] = {
+        "keys": ["k", "l"],
+        "sequence_by": "seq",
+        "apply_as_deletes": "op = 'd'",
+        "except_column_list": ["seq", "op"],
+    }
+    # By column: its type, its texts as strings, and a value.
+    columns = {
+        "k": ("STRUCT<A: CHAR(5), b: VARCHAR(3)>", "named_struct('a', '{0}', 'b', 'x')"),
+        "l": ("ARRAY<STRUCT<c: CHAR(3)>>", "array(named_struct('c', '{0}'), NULL)"),
+        "s": ("STRUCT<a: ARRAY<CHAR(4)>>", "named_struct('a', array('{0}', NULL))"),
+        "m": ("MAP<CHAR(2), CHAR(3)>", "map('{0}', '{0}')"),
+        "t": ("CHAR(2)", "'{0}'"),
+    }
+    values = {name: value for name, (_, value) in columns.items()}
+
+    def apply(where: str, seq: int, text: str, op: str = "u", rows: int = 1) -> None:
+        of_events = ", ".join(f"{value.format(text)} AS {name}" for name, value in values.items())
+        events = spark.sql(f"SELECT {of_events}, {seq} AS seq, '{op}' AS op")
+        if kind == "merge on read":
+            table = MergeOnReadTable(spark, where, **arguments)
+            table.append(events)
+            assert table.read().count() == rows
+            table.rematerialize()
+        else:
+            deltaweave.apply_changes(spark, where, events, stored_as_scd_type=scd_type, **arguments)
+
+    apply(like, 1, "a")
+    of_table = ", ".join(
+        f"`{field.name}` {columns.get(field.name, (field.dataType.simpleString(),))[0]}"
+        for field in Table(spark, like).read().schema
+    )
+    for name in (path, oracle):
+        spark.sql(f"CREATE TABLE delta.`{name}` ({of_table}) USING delta")
+    for seq, text in enumerate(["a", "a ", "a"], 1):
+        apply(path, seq, text)
+    literals = ", ".join(value.format("a") for value in values.values())
+    spark.sql(f"INSERT INTO delta.`{oracle}` ({', '.join(values)}) SELECT {literals}")
+
+    def rows_of(name: str, where: str = "true") -> list[str]:
+        read = Table(spark, name).read().where(where)
+        return [
+            row[0] for row in read.selectExpr(f"to_json(struct({', '.join(values)}))").collect()
+        ]
+
+    # One row, and one version.
+    assert rows_of(path) == rows_of(oracle)
+    apply(path, 5, "a ", "d", rows=0)
+    apply(path, 4, "a", rows=0)
+    assert rows_of(path, "__END_AT IS NULL" if kind == "histories" else "true") == []

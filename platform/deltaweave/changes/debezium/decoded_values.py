@@ -30,7 +30,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from deltaweave.changes.conversions import by_case, is_as, plain, widens
+from deltaweave.changes.conversions import by_case, is_as, once, plain, widens
 from deltaweave.changes.debezium.values import (
     SCALED,
     TIMES,
@@ -38,7 +38,6 @@ from deltaweave.changes.debezium.values import (
     TextValue,
     TimeUnit,
     fraction_digits,
-    once,
 )
 from deltaweave.delta.jvm import json_text
 

@@ -32,6 +32,8 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from deltaweave.changes.conversions import once
+
 TimeUnit = Literal["micros", "millis", "nanos"]
 
 _DEBEZIUM, _CONNECT = "io.debezium.time.", "org.apache.kafka.connect.data."
@@ -477,8 +479,3 @@ def fraction_digits(text: Column) -> Column:
     zeros = F.length(digits) - F.length(significant)
     after_point = F.length(F.split_part(mantissa, F.lit("."), F.lit(2)))
     return F.when(significant == "", 0).otherwise(after_point - zeros - exponent)
-
-
-def once(value: Column, function: Callable[[Column], Column]) -> Column:
-    """Return what a function makes of a value that it reads several times."""
-    return F.get(F.transform(F.array(value), function), F.lit(0))

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from pyspark.errors import ParseException
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, CharType, DataType, MapType, StructType
+from pyspark.sql.types import ArrayType, CharType, DataType, MapType, StringType, StructType
 
 from deltaweave.changes.conversions import by_case
 
 
 @lru_cache(maxsize=256)
-def limits_of(text: str) -> DataType:
-    """Parse a type with CHAR and VARCHAR, as the metadata of a column has it."""
-    parsed = StructType.fromDDL(f"limits {text}")
+def limits_of(text: str) -> DataType | None:
+    """Parse a type with CHAR and VARCHAR, as the metadata of a column has it.
+
+    None if names of fields in it would need quotes, which Spark leaves out and cannot read either.
+    """
+    try:
+        parsed = StructType.fromDDL(f"limits {text}")
+    except ParseException:
+        return None
     assert isinstance(parsed, StructType)
     limits: DataType = parsed["limits"].dataType
     return limits
@@ -47,8 +54,9 @@ def with_padded_parts(value: Column, held: DataType, table: DataType, limits: Da
         limits: That type with its lengths. Names of fields are those with which it was created.
     """
     if isinstance(limits, CharType):
-        return padded(value, limits, value)
-    if not has_char(limits):
+        return padded(value, limits, value) if isinstance(held, StringType) else value
+    # A field may be of another type than when it was created: dropped, and added again.
+    if not has_char(limits) or not type(held) is type(table) is type(limits):
         return value
     if isinstance(held, ArrayType) and isinstance(table, ArrayType):
         assert isinstance(limits, ArrayType)
@@ -63,15 +71,33 @@ def with_padded_parts(value: Column, held: DataType, table: DataType, limits: Da
         return F.map_from_arrays(keys, values)
     if isinstance(held, StructType) and isinstance(table, StructType):
         assert isinstance(limits, StructType)
-        types_of = {
-            name: (by_case(table)[name].dataType, of.dataType)
-            for name, of in zip(by_case(table), limits, strict=False)
-        }
-        fields = []
-        for field in held:
-            part, types_of_part = value[field.name], types_of.get(field.name.lower())
-            if types_of_part is not None:
-                part = with_padded_parts(part, field.dataType, *types_of_part)
-            fields.append(part.alias(field.name))
-        return F.when(value.isNotNull(), F.struct(*fields))
+        return _with_padded_fields(value, held, table, limits)
     return value
+
+
+def _with_padded_fields(
+    value: Column, held: StructType, table: StructType, limits: StructType
+) -> Column:
+    types = by_case(table)
+    limits_of_fields = _limits_by_field(list(types), limits)
+    fields = []
+    for field in held:
+        part, lower = value[field.name], field.name.lower()
+        if lower in limits_of_fields:
+            of_part = types[lower].dataType, limits_of_fields[lower]
+            part = with_padded_parts(part, field.dataType, *of_part)
+        fields.append(part.alias(field.name))
+    return F.when(value.isNotNull(), F.struct(*fields))
+
+
+def _limits_by_field(names: list[str], limits: StructType) -> dict[str, DataType]:
+    """Map the names that fields have now to their types as they were when created.
+
+    A field that was renamed is found by its position.
+    """
+    created = by_case(limits)
+    found = {name: created[name].dataType for name in names if name in created}
+    for name, (earlier, field) in zip(names, created.items(), strict=False):
+        if name not in created and earlier not in names:
+            found[name] = field.dataType
+    return found

@@ -3,6 +3,7 @@
 # No `from __future__ import annotations`: Dagster's components resolve the fields of dataclasses by
 # their annotations.
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -13,18 +14,20 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from deltaweave._validation import choice_problem
+from deltaweave.changes.conversions import nullable
 from deltaweave.changes.epochs import as_held, log_fields
 from deltaweave.changes.events import PREFIX, VALUES, Events, EventShape
 from deltaweave.changes.table_columns import first_columns
 from deltaweave.delta.jvm import check_is_data_frame, translated
 from deltaweave.errors import SourceError, StatementError
-from deltaweave.identifiers import RESERVED_PREFIX, quoted, spelled_as
+from deltaweave.identifiers import RESERVED_PREFIX, back_quoted, quoted, spelled_as
 from deltaweave.table import Table
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 _OPERATION = "applying changes"
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
 
 
@@ -192,10 +195,14 @@ class MergeOnReadOptions(EventOptions):
 
 
 def schema_of(events: Events, further: Sequence[StructField]) -> StructType:
-    """Return the schema of the events' table, with further columns."""
+    """Return the schema of the events' table, with further columns.
+
+    Parts of keys may be null in it, because Delta has no required fields in arrays and maps.
+    """
     values = events.rows.schema[VALUES].dataType
     assert isinstance(values, StructType)
-    keys = [StructField(key, events.rows.schema[key].dataType) for key in events.shape.keys]
+    of_rows = events.rows.schema
+    keys = [StructField(key, nullable(of_rows[key].dataType)) for key in events.shape.keys]
     of_values = [StructField(name, values[name].dataType) for name in events.shape.columns]
     return StructType([*keys, *of_values, *further])
 
@@ -204,7 +211,7 @@ def check_columns(table: Table, schema: StructType) -> None:
     """Raise a StatementError that names the columns, or fields of them, that the table lacks."""
     missing = dict(_missing(schema, table.snapshot().schema))
     if missing:
-        added = ", ".join(f"{name} {of.simpleString()}" for name, of in missing.items())
+        added = ", ".join(f"{name} {_as_sql(of)}" for name, of in missing.items())
         raise wrong(
             table,
             f"the table has no column {', '.join(missing)}.",
@@ -213,11 +220,11 @@ def check_columns(table: Table, schema: StructType) -> None:
 
 
 def _missing(of: DataType, held: DataType, path: str = "") -> Iterator[tuple[str, DataType]]:
-    """Yield the fields of a type, at every depth, that a table's type lacks."""
+    """Yield the fields of a type, at every depth, that a table's type lacks, as SQL names them."""
     if isinstance(of, StructType) and isinstance(held, StructType):
         has = {field.name.lower(): field.dataType for field in held}
         for field in of:
-            name = f"{path}{field.name}"
+            name = f"{path}{_name_as_sql(field.name)}"
             if field.name.lower() not in has:
                 yield name, field.dataType
             else:
@@ -227,6 +234,22 @@ def _missing(of: DataType, held: DataType, path: str = "") -> Iterator[tuple[str
     elif isinstance(of, MapType) and isinstance(held, MapType):
         yield from _missing(of.keyType, held.keyType, f"{path}key.")
         yield from _missing(of.valueType, held.valueType, f"{path}value.")
+
+
+def _as_sql(data_type: DataType) -> str:
+    """Write a type as SQL, whatever the names of its fields are."""
+    if isinstance(data_type, StructType):
+        fields = (f"{_name_as_sql(field.name)}:{_as_sql(field.dataType)}" for field in data_type)
+        return f"struct<{','.join(fields)}>"
+    if isinstance(data_type, ArrayType):
+        return f"array<{_as_sql(data_type.elementType)}>"
+    if isinstance(data_type, MapType):
+        return f"map<{_as_sql(data_type.keyType)},{_as_sql(data_type.valueType)}>"
+    return data_type.simpleString()
+
+
+def _name_as_sql(name: str) -> str:
+    return name if _PLAIN_NAME.fullmatch(name) else back_quoted(name)
 
 
 def _expression(given: str | Column) -> Column:

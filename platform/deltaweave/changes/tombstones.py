@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
 
-from deltaweave.changes.conversions import collectable, constant
+from deltaweave.changes.conversions import collectable, constant, nullable
 from deltaweave.changes.events import (
     DELETE,
     OPERATION,
@@ -209,7 +209,7 @@ def _schema(events: Events) -> StructType:
     shape, rows = events.shape, events.rows.schema
     return StructType(
         [
-            *[StructField(shape.stored(key), rows[key].dataType) for key in shape.keys],
+            *[StructField(shape.stored(key), nullable(rows[key].dataType)) for key in shape.keys],
             StructField(_OF_ALL, BooleanType()),
             StructField(SEQUENCE, events.sequence_type),
             StructField(NOTED, TimestampType()),

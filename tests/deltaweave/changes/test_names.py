@@ -146,6 +146,27 @@ def test_functions_of_tables(spark: SparkSession, tmp_path: Path) -> None:
     assert table.partition_columns() == [K2]
 
 
+def test_an_error_gives_the_statement_that_adds_columns_of_any_name(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "t")
+
+    def apply(at: int, *columns: str) -> None:
+        source = spark.sql(f"SELECT 1 AS k, {at} AS at, {', '.join(columns)}")
+        deltaweave.apply_changes(spark, path, source, keys=["k"], sequence_by="at")
+
+    whole = "named_struct('p q', 1, 't`,u', array(named_struct('m.n', 2))) AS s"
+    apply(1, "array(named_struct('p q', 1)) AS l", "named_struct('p q', 1) AS s")
+    columns = ("array(named_struct('p q', 1, 'a=b', 3)) AS l", whole, "map('a', 4) AS `x \n y`")
+    with pytest.raises(StatementError, match="has no column") as raised:
+        apply(2, *columns)
+    added = str(raised.value.hint).partition("ALTER TABLE … ")[2].partition(", or leave")[0]
+    spark.sql(f"ALTER TABLE delta.`{path}` {added}")
+    apply(2, *columns)
+    [row] = Table(spark, path).read().collect()
+    assert (row.s["t`,u"][0]["m.n"], row.l[0]["a=b"], row["x \n y"]) == (2, 3, {"a": 4})
+
+
 def test_a_table_of_a_catalog(spark: SparkSession) -> None:
     name = "default.`select`"
     spark.sql(f"CREATE TABLE {name} ({quoted(K1)} INT, v INT) USING delta")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from deltaweave.changes.events import EventShape
 from deltaweave.changes.merge_on_read import changeset
 from tests.deltaweave.changes.changing import (
     KINDS,
+    SHAPES,
     Added,
     Batch,
     Changing,
+    Columns,
     Dropped,
     Kind,
     Rematerialized,
@@ -30,9 +33,13 @@ from tests.deltaweave.changes.changing import (
     Speaks,
     Step,
     Widened,
+    begun_with,
     expected,
+    fields_of,
+    followed,
     histories,
     joined,
+    nested,
 )
 from tests.deltaweave.changes.drawn import DRAWN
 from tests.settings import configured
@@ -61,6 +68,7 @@ CHANGES: dict[str, list[Step]] = {
     "added": [
         BEFORE,
         Added("x", "x"),
+        Added("n.x", "x"),
         with_all([*LATE, Said(3, 5, {"v": 30, "w": "c"})], x=7),
         Batch([Said(4, 1, {"v": 40, "w": "d"}), Said(1, 4, {"v": 12, "w": "y"})]),
     ],
@@ -68,26 +76,63 @@ CHANGES: dict[str, list[Step]] = {
         BEFORE,
         Renamed("w", "title"),
         Renamed("k", "id"),
+        Renamed("n.b", "title"),
         Batch([*LATE, Said(3, 5, {"v": 31, "w": "c"})]),
     ],
     "dropped": [
         BEFORE,
         Dropped("w"),
+        Dropped("n.b"),
         Batch([Said(1, 2, {"v": 11}), Said(2, 3, {"v": 21}), Said(3, 5, {"v": 31})]),
     ],
     "dropped and added again": [
         BEFORE,
         Dropped("w"),
         Added("w2", "w", "STRING"),
+        Dropped("n.b"),
+        Added("n.b2", "b", "STRING"),
         Batch([Said(1, 2, {"v": 11, "w2": "n"}), Said(3, 5, {"v": 31, "w2": "n"})]),
     ],
     "widened": [
         BEFORE,
         Widened("v", "BIGINT"),
         Widened("k", "BIGINT"),
+        Widened("n.a", "BIGINT"),
+        Widened("n.c", "ARRAY<BIGINT>"),
         Batch([Said(1, 2, {"v": 2**40, "w": "z"}), Said(2**40, 3, {"v": 1, "w": "n"})]),
     ],
 }
+# In each, columns change and the fields of a column of such a shape.
+SHAPE_OF = {
+    "added": "array",
+    "renamed": "map",
+    "dropped": "struct",
+    "dropped and added again": "array",
+    "widened": "array of maps",
+}
+
+
+def with_fields(steps: Sequence[Step], columns: Columns) -> list[Step]:
+    """The same steps, whose events have values of all fields that there are then."""
+    found = list[Step]()
+    for step in steps:
+        columns = followed(columns, step)
+        found.append(
+            Batch([_with_fields(event, columns) for event in step.events])
+            if isinstance(step, Batch)
+            else step
+        )
+    return found
+
+
+def _with_fields(event: Said, columns: Columns) -> Said:
+    if event.values is None:
+        return event
+    number, values = event.values["v"], {}
+    for id in fields_of(columns, "n"):
+        of = columns[id][1]
+        values[id] = f"of {number}" if of == "STRING" else [number, None] if "<" in of else number
+    return replace(event, values={**event.values, "n": nested(SHAPES[columns["n"][1]], values)})
 
 
 # Each change with each kind, each change with each way to speak that differs, and each kind with
@@ -129,8 +174,9 @@ def cases() -> Iterator[Any]:
 def test_events_before_and_after_a_change_make_one_table(
     spark: SparkSession, tmp_path: Path, kind: Kind, change: str, speaks: Speaks
 ) -> None:
-    changing = Changing(spark, str(tmp_path / "t"), kind, speaks)
-    steps = CHANGES[change]
+    columns = begun_with(SHAPE_OF[change])
+    changing = Changing(spark, str(tmp_path / "t"), kind, speaks, columns)
+    steps = with_fields(CHANGES[change], columns)
     seen: list[Step] = []
     for step in steps:
         changing.take(step)
@@ -154,12 +200,22 @@ def shown(changing: Changing, rows: set[Row]) -> set[Row]:
 @pytest.mark.minutes
 @pytest.mark.parametrize("kind", KINDS)
 @DRAWN
-@given(data=st.data(), speaks=st.sampled_from(["whole", "named", "no nulls"]))
+@given(
+    data=st.data(),
+    speaks=st.sampled_from(["whole", "named", "no nulls"]),
+    shape=st.sampled_from(list(SHAPES)),
+)
 def test_columns_changed_at_any_time_leave_what_the_final_columns_would(
-    spark: SparkSession, tmp_path: Path, kind: Kind, data: st.DataObject, speaks: Speaks
+    spark: SparkSession,
+    tmp_path: Path,
+    kind: Kind,
+    data: st.DataObject,
+    speaks: Speaks,
+    shape: str,
 ) -> None:
-    steps = data.draw(histories(kind, speaks))
-    changing = Changing(spark, str(tmp_path / uuid.uuid4().hex), kind, speaks)
+    steps = data.draw(histories(kind, speaks, shape))
+    path = str(tmp_path / uuid.uuid4().hex)
+    changing = Changing(spark, path, kind, speaks, begun_with(shape))
     for step in steps:
         changing.take(step)
     rows = expected(steps, changing)
@@ -197,3 +253,28 @@ def test_what_earlier_releases_stored_by_the_names_of_columns_is_read(
             assert rows == expected(steps, changing), method
         changing.merge_on_read().rematerialize("merge")
     assert shown(changing, changing.rows()) == shown(changing, expected(steps, changing))
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("kind", ["histories", "merge on read"])
+def test_events_that_lack_a_column_have_its_default_unless_stored_before(
+    spark: SparkSession, tmp_path: Path, kind: Kind
+) -> None:
+    changing = Changing(spark, str(tmp_path / "t"), kind)
+    changing.take(Batch([Said(1, 1, {"v": 1})]))
+    changing.take(Added("x", "x"))
+    for change in (
+        "SET TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported')",
+        "ALTER COLUMN x SET DEFAULT 7",
+    ):
+        spark.sql(f"ALTER TABLE delta.`{changing.path}` {change}")
+    changing.take(Batch([Said(2, 1, {"v": 2})], lacks=("x",)))
+    changing.take(Batch([Said(3, 1, {"v": 3})]))  # says that it is null
+    rows = {(1, 1, None, None), (2, 2, None, 7), (3, 3, None, None)}
+    if kind == "histories":
+        assert changing.rows() == {(*row, 1, None) for row in rows}
+        return
+    for method, found in changing.views():
+        assert found == rows, method
+    changing.take(Rematerialized("merge"))
+    assert changing.rows() == rows

@@ -106,13 +106,15 @@ def pending_changes(at: MergeOnReadLocations) -> PendingChanges | None:
     else:  # a rematerialization of an earlier release, or none
         merged = base.transaction_version(MERGED) or 0
     files = _files(changes)
+    numbers = [file[_BATCH] for file in files]
     return PendingChanges(
         **asdict(_batches(file for file in files if file[_BATCH] > merged)),
         newest=max(map(_time, files), default=None),
         base_bytes=sum(file["size_bytes"] for file in _files(base)),
         base_id=base_id,
         merged_batch=merged,
-        newest_batch=changes.transaction_version(NUMBERED) or 0,
+        # A clone has batches, and none of its source's transaction ids.
+        newest_batch=max(changes.transaction_version(NUMBERED) or 0, *numbers, 0),
     )
 
 

@@ -7,11 +7,14 @@ table.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate, islice
+from itertools import accumulate, combinations, islice, pairwise
+from typing import TYPE_CHECKING
 
 from deltaweave.changes.commit_lines import (
     CLONED,
@@ -25,8 +28,12 @@ from deltaweave.changes.commit_lines import (
 from deltaweave.delta.commit import Lease
 from deltaweave.delta.log import Commit, FileChanges, TableSnapshot, commit_of, file_changes_of
 from deltaweave.engine.report import MergeResult
-from deltaweave.errors import CommitConflictError
+from deltaweave.errors import CommitConflictError, DeltaweaveError, SourceError
+from deltaweave.identifiers import quoted
 from deltaweave.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 REMEMBERED = "deltaweave/remembered"
 """The application id whose version is the batch of remembered events that a commit applied."""
@@ -43,6 +50,8 @@ NOTED_EVERY = 32  # versions of the table that one look reads again at most
 _MAX_LOOKED = 500
 
 _CLOCKS_DIFFER_MS = 60_000  # those of who made the source of a clone, and who cloned it
+
+_BY_PATH = re.compile(r"delta\.`(.*)`", re.DOTALL)
 
 _NONE = "deltaweave/none"  # an application id that no commit has
 
@@ -178,7 +187,46 @@ def holds_pair(snapshot: TableSnapshot, pair: tuple[str, int]) -> bool:
     return held is not None and held >= pair[1]
 
 
-def was_rebuilt(source: TableSnapshot, clone: Commit) -> bool:
+def cloned_by(newest: TableSnapshot, since: int) -> Commit | None:
+    """Return the commit by which a table took over another's rows since it was last looked at.
+
+    Args:
+        newest: The newest version of the table.
+        since: The version that this process looked at last; -1 for none.
+    """
+    since = max(since, _looked_at(newest))
+    for commit in islice(line_of_commits(LogOf(newest), newest.version), _MAX_LOOKED):
+        if commit.version <= since:
+            return None
+        if commit.operation == CLONED:
+            return commit
+    first = commit_of(newest, 0)
+    return first if first is not None and first.operation == CLONED else None
+
+
+def source_of(newest: TableSnapshot, clone: Commit) -> tuple[Table, TableSnapshot]:
+    """Open the source of a clone, and the version of it that was cloned.
+
+    Args:
+        newest: A version of the clone.
+        clone: The commit that cloned the source.
+
+    Raises:
+        DeltaweaveError: There is no such table or version, or another table is in its place.
+    """
+    name, version = clone.parameters["source"], int(clone.parameters["sourceVersion"])
+    source = _named(newest.spark, name)
+    cloned = source.snapshot(version)
+    if _was_rebuilt(cloned, clone):
+        raise SourceError(
+            f"{newest.data_path} was cloned from {name}, which was recreated since.",
+            table=newest.data_path,
+            operation="reading the source of a clone",
+        )
+    return source, cloned
+
+
+def _was_rebuilt(source: TableSnapshot, clone: Commit) -> bool:
     """Return whether a clone's source was replaced by another table or an earlier copy.
 
     A clone takes over the time at which its source was created. Writers need not give one.
@@ -195,21 +243,25 @@ def was_rebuilt(source: TableSnapshot, clone: Commit) -> bool:
     return made_ms - clone.at_ms > _CLOCKS_DIFFER_MS
 
 
-def cloned_by(newest: TableSnapshot, since: int) -> Commit | None:
-    """Return the commit by which a table took over another's rows since it was last looked at.
+def _named(spark: SparkSession, name: str) -> Table:
+    """Open a table that the commit of a clone names, without quotes.
 
-    Args:
-        newest: The newest version of the table.
-        since: The version that this process looked at last; -1 for none.
+    Raises:
+        DeltaweaveError: There is no such table.
     """
-    since = max(since, _looked_at(newest))
-    for commit in islice(line_of_commits(LogOf(newest), newest.version), _MAX_LOOKED):
-        if commit.version <= since:
-            return None
-        if commit.operation == CLONED:
-            return commit
-    first = commit_of(newest, 0)
-    return first if first is not None and first.operation == CLONED else None
+    path = _BY_PATH.fullmatch(name)
+    if path is not None:
+        return Table(spark, f"delta.{quoted(path[1])}")
+    pieces = name.split(".")
+    # A dot separates a name's parts, at most three, or is in one of them.
+    for number in (3, 2, 1):
+        for borders in combinations(range(1, len(pieces)), number - 1):
+            parts = [pieces[a:b] for a, b in pairwise((0, *borders, len(pieces)))]
+            found = Table(spark, ".".join(quoted(".".join(part)) for part in parts))
+            with suppress(DeltaweaveError):
+                if found.exists():
+                    return found
+    return Table(spark, name)
 
 
 def _looked_at(newest: TableSnapshot) -> int:

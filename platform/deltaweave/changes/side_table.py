@@ -16,21 +16,18 @@ table before, as long as their files exist. Otherwise only the commits since the
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from itertools import combinations, pairwise
-from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
 from deltaweave.changes.conversions import (
+    by_case,
     changed_leaves,
     converted,
     is_as,
@@ -46,7 +43,7 @@ from deltaweave.changes.lineage import (
     cloned_by,
     has_left,
     noted_by_clone,
-    was_rebuilt,
+    source_of,
 )
 from deltaweave.changes.options import needed_properties
 from deltaweave.delta.commit import alone_on_local_disk
@@ -57,9 +54,6 @@ from deltaweave.engine.prune import KEY_INDEX_DIRECTORY
 from deltaweave.errors import CommitConflictError, DeltaweaveError, StatementError
 from deltaweave.identifiers import column, quoted
 from deltaweave.table import Table
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 NOTED = f"{PREFIX}noted_at"
 """Column of a side table: when the row was written."""
@@ -80,8 +74,6 @@ TAKEN_OVER = "deltaweave/taken_over"
 """The application id in a side table that holds what the source of a clone remembered."""
 
 _KEPT_LOOKS = 1_000
-
-_BY_PATH = re.compile(r"delta\.`(.*)`", re.DOTALL)
 
 _lock = threading.Lock()
 _last_noted = 0
@@ -303,7 +295,9 @@ def settle(kept_in: Table, table: Table, directory: str) -> TableSnapshot:
         pairs = {**looked_at, SETTLED: found.read}
         if found.takes_over:
             pairs[TAKEN_OVER] = 1
-        kept_in.write(found.rows, "overwrite", applied=pairs, computed_from=found.read)
+        # If it gets columns first, this conflicts with that, and is repeated.
+        rows = fitted(found.rows, kept_in)
+        kept_in.write(rows, "overwrite", applied=pairs, computed_from=found.read)
         logger.info("%s holds what counts for version %d of %s", kept_in, newest.version, table)
     elif found is not None or newest.version - since >= NOTED_EVERY:
         try:
@@ -351,14 +345,14 @@ def _held(
         back = [each for each in noted - seen if lineage.holds(each)]
         seen |= noted
         if back:
-            rows = rows.unionByName(_only(before.read_whole(), back), allowMissingColumns=True)
+            rows = _with(rows, _only(before.read_whole(), back))
             changes = True
     takes_over = False
     if lineage.cloned is not None and noted_by_clone(lineage.cloned) not in seen:
         of_source = _of_clone(table, lineage.cloned, directory)
         if of_source is not None:
             takes_over = changes = True
-            rows = rows.unionByName(of_source, allowMissingColumns=True)
+            rows = _with(rows, of_source)
     return Settled(rows, side.version, changes, takes_over)
 
 
@@ -379,17 +373,9 @@ def _take_over(kept_in: Table, table: Table, newest: TableSnapshot, directory: s
 
 def _of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataFrame | None:
     """Read what a clone's source remembered at the cloned version, if it still exists."""
-    name, version = clone.parameters["source"], int(clone.parameters["sourceVersion"])
+    name = clone.parameters["source"]
     try:
-        source = _source(newest.spark, name)
-        cloned = source.snapshot(version)
-        if was_rebuilt(cloned, clone):
-            logger.warning(
-                "%s was cloned from %s, which was recreated since: its events do not count",
-                newest.data_path,
-                name,
-            )
-            return None
+        source, cloned = source_of(newest, clone)
         # A table that replaced the source has another id, and a side table of its own.
         kept_in = side_table(source, directory, cloned.id)
         if newest_version(kept_in) < 1:  # nothing was written yet, also if it is a clone itself
@@ -397,7 +383,7 @@ def _of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataFrame
             rows = None if earlier is None else _of_clone(cloned, earlier, directory)
         else:
             versions, of_source = list(_versions(kept_in.snapshot())), source.snapshot()
-            lineage = Lineage.of(of_source, _oldest_ms(versions), version)
+            lineage = Lineage.of(of_source, _oldest_ms(versions), cloned.version)
             rows = _held(versions, lineage, of_source, directory).rows
     except DeltaweaveError as gone:
         logger.warning(
@@ -408,27 +394,6 @@ def _of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataFrame
         )
         return None
     return None if rows is None else rows.withColumn(NOTED, noted_at(noted_by_clone(clone)))
-
-
-def _source(spark: SparkSession, name: str) -> Table:
-    """Open the source of a clone, whose commit names it without quotes.
-
-    Raises:
-        DeltaweaveError: There is no such table.
-    """
-    path = _BY_PATH.fullmatch(name)
-    if path is not None:
-        return Table(spark, f"delta.{quoted(path[1])}")
-    pieces = name.split(".")
-    # A dot separates a name's parts, at most three, or is in one of them.
-    for number in (3, 2, 1):
-        for borders in combinations(range(1, len(pieces)), number - 1):
-            parts = [pieces[a:b] for a, b in pairwise((0, *borders, len(pieces)))]
-            found = Table(spark, ".".join(quoted(".".join(part)) for part in parts))
-            with suppress(DeltaweaveError):
-                if found.exists():
-                    return found
-    return Table(spark, name)
 
 
 def _versions(side: TableSnapshot) -> Iterator[tuple[TableSnapshot, set[int]]]:
@@ -466,6 +431,25 @@ def _only(rows: DataFrame, noted: list[int]) -> DataFrame:
 
 def _without(rows: DataFrame, noted: list[int]) -> DataFrame:
     return rows.where(~F.unix_micros(NOTED).isin(noted)) if noted else rows
+
+
+def _with(rows: DataFrame, others: DataFrame) -> DataFrame:
+    """Return rows of two versions of a side table, with the columns and fields that either has."""
+    wanted = wider(rows.schema, others.schema)
+    assert isinstance(wanted, StructType)
+    return _with_columns(rows, wanted).unionByName(_with_columns(others, wanted))
+
+
+def _with_columns(rows: DataFrame, wanted: StructType) -> DataFrame:
+    """Convert rows to columns; null where they lack one, or a field of one."""
+    there = by_case(rows.schema)
+    values = [
+        converted(column(there[lower].name), there[lower].dataType, field.dataType)
+        if lower in there
+        else F.lit(None).cast(plain(field.dataType))
+        for lower, field in by_case(wanted).items()
+    ]
+    return rows.select(*[each.alias(f.name) for each, f in zip(values, wanted, strict=True)])
 
 
 def _key(side: TableSnapshot, newest: TableSnapshot) -> tuple[str, str]:

@@ -7,6 +7,7 @@ A batch holds the events of one micro-batch of a stream, or of one call. Batches
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -26,14 +27,17 @@ from deltaweave.changes.events import (
     EventShape,
     values_of,
 )
-from deltaweave.changes.lineage import holds_pair, newest_in_line
+from deltaweave.changes.lineage import cloned_by, holds_pair, newest_in_line, source_of
 from deltaweave.changes.options import needed_properties
 from deltaweave.changes.side_table import fitted
 from deltaweave.changes.stored_events import stored_schema, to_events, to_stored, untaken
 from deltaweave.changes.tombstones import EMPTIED
 from deltaweave.delta.jvm import collected
 from deltaweave.delta.log import FileList, TableSnapshot, num_physical_rows_column
+from deltaweave.errors import DeltaweaveError
 from deltaweave.table import Table
+
+logger = logging.getLogger(__name__)
 
 BATCH = f"{PREFIX}batch"
 INGESTED = f"{PREFIX}ingested_at"
@@ -90,6 +94,10 @@ class Batches:
     files: FileList
     rows: DataFrame
 
+    def first_of(self, base_id: str) -> int | None:
+        """Return the first batch that was appended for a base; None if none was."""
+        return self.table.last_applied(f"{FIRST}/{base_id}")
+
     def may_be_of_another_base(self, base_id: str) -> bool:
         """Return whether some may be of a base that was there before, or of an earlier release."""
         return self.newest > self.after and self.last_of_another_base(base_id) > self.after
@@ -114,6 +122,49 @@ def _first_of(changeset: TableSnapshot, base_id: str) -> int | None:
     return first if first == max(firsts.values(), default=None) else None
 
 
+def _numbers_of(files: FileList, changeset: TableSnapshot) -> list[int]:
+    """Return the number of the batch of each file."""
+    name = changeset.physical_names[BATCH]
+    return [int(json.loads(each)[name]) for each in files.rows["partition"].to_pylist()]
+
+
+def _numbers_in(changeset: TableSnapshot) -> list[int]:
+    return _numbers_of(changeset.file_list(), changeset)
+
+
+def _has_numbered(changeset: TableSnapshot) -> bool:
+    """Return whether a batch was appended to a changeset, and is none of another one.
+
+    A clone has the batches of its source, and none of its application ids.
+    """
+    return newest_in_line(changeset, NUMBERED).version is not None
+
+
+def _newest(changeset: TableSnapshot) -> int:
+    """Return the number of a changeset's newest batch; 0 if there was none."""
+    newest = changeset.last_applied(NUMBERED) or 0
+    return newest if _has_numbered(changeset) else max(newest, *_numbers_in(changeset), 0)
+
+
+def _purged_from_source(changeset: TableSnapshot) -> int:
+    """Return the newest batch that was purged before a changeset was cloned; 0 if it was not.
+
+    If its source cannot be read, all batches before the oldest that it has count as purged.
+    """
+    if _has_numbered(changeset):
+        return 0  # its first append wrote it down
+    oldest = min(_numbers_in(changeset), default=1)
+    clone = cloned_by(changeset, -1)
+    if clone is None:
+        return 0 if changeset.last_applied(NUMBERED) else oldest - 1
+    try:
+        _, source = source_of(changeset, clone)
+    except DeltaweaveError as gone:
+        logger.warning("%s is a clone, whose source cannot be read: %s", changeset.data_path, gone)
+        return oldest - 1
+    return max(newest_in_line(source, PURGED).version or 0, _purged_from_source(source))
+
+
 @dataclass(frozen=True)
 class Changeset:
     """The events of a merge-on-read table that have not been purged.
@@ -128,7 +179,7 @@ class Changeset:
 
     def newest(self) -> int:
         """Return the number of the newest batch; 0 if there was none."""
-        return (self.table.last_applied(NUMBERED) or 0) if self.table.exists() else 0
+        return _newest(self.table.snapshot()) if self.table.exists() else 0
 
     def create_if_missing(
         self, events: Events, properties: Mapping[str, str] | None = None
@@ -174,12 +225,14 @@ class Changeset:
         read = self.table.snapshot()
         if applied is not None and holds_pair(read, applied):
             return None
-        number = max(read.last_applied(NUMBERED) or 0, merged) + 1
+        number = max(_newest(read), merged) + 1
         now = F.current_timestamp()
         rows = stored.withColumns({INGESTED: now, BATCH: F.lit(number)})
         # The transaction starts at the version from which the number was taken. If two take the
         # same number, Delta refuses the later one.
         pairs = {NUMBERED: number, **dict([applied] if applied else [])}
+        if purged := _purged_from_source(read):
+            pairs[PURGED] = purged
         if events.truncated is not None:
             pairs[EMPTIED] = number
         base = self.shape.table
@@ -201,17 +254,17 @@ class Changeset:
 
         snapshot = self.table.snapshot()
         files = snapshot.file_list()
-        name = snapshot.physical_names[BATCH]
-        numbers = [int(json.loads(each)[name]) for each in files.rows["partition"].to_pylist()]
+        numbers = _numbers_of(files, snapshot)
         files = files.where(np.array([number > batch for number in numbers], dtype=bool))
         purged = snapshot.last_applied(PURGED) or 0
         if purged > batch:  # unless a RESTORE brought them back
             found = newest_in_line(snapshot, PURGED)
             purged = purged if found.unknown_since else found.version or 0
+        purged = max(purged, _purged_from_source(snapshot))
         return Batches(
             batch,
             snapshot,
-            snapshot.last_applied(NUMBERED) or 0,
+            max(snapshot.last_applied(NUMBERED) or 0, *numbers, 0),
             purged,
             files,
             self._as_events(snapshot.read_files(files)),

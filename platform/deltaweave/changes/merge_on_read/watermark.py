@@ -8,6 +8,7 @@ compared.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,14 +17,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
 
 from deltaweave.changes.events import OPERATION, SEQUENCE, TRUNCATE, VALUES, EventShape
-from deltaweave.changes.lineage import newest_in_line
+from deltaweave.changes.lineage import cloned_by, newest_in_line, source_of
 from deltaweave.changes.merge_on_read.changeset import BATCH, PURGED, Batches, Changeset
 from deltaweave.changes.stored_events import ITEM
 from deltaweave.delta.jvm import collected, suppress_cleanup_errors
 from deltaweave.delta.log import TableSnapshot, are_bounded, bounds
-from deltaweave.errors import NOTHING_DONE, SourceError
+from deltaweave.errors import NOTHING_DONE, DeltaweaveError, SourceError
 from deltaweave.identifiers import column, quoted
 from deltaweave.table import Table
+
+logger = logging.getLogger(__name__)
 
 MERGED = "deltaweave/merged_batch"
 """Prefix of the application id of the newest batch in a base; earlier releases used it alone.
@@ -91,7 +94,7 @@ def settle_watermark(
     merged = _merged_in(now)
     batch = merged.batch
     if merged.restored_at_ms is not None and changes.exists():
-        batches = _after(Changeset(changes, shape_of(now)), merged)
+        batches = _after(Changeset(changes, shape_of(now)), merged, now)
         if batches.purged > batches.after:
             return
         batch = batches.after
@@ -140,19 +143,41 @@ def _merged_in(snapshot: TableSnapshot) -> _Merged:
     return _Merged(0 if is_bound else earlier)
 
 
-def _after(changeset: Changeset, merged: _Merged) -> Batches:
+def _after(changeset: Changeset, merged: _Merged, base: TableSnapshot) -> Batches:
     """Return the batches that a version of a base lacks.
 
     Batches are purged once it is known that the base has them. So if the log of the base no
     longer shows what a RESTORE left in it, those that were purged since then are in it.
     """
     batches = changeset.after(merged.batch)
-    if batches.purged <= batches.after or merged.restored_at_ms is None:
+    if batches.purged <= batches.after:
         return batches
+    if merged.restored_at_ms is None:
+        of_source = _merged_in_source(base)
+        first = batches.first_of(base.id)
+        # Unless its own batches were numbered from 1 again.
+        counts = of_source > merged.batch and (first is None or first > of_source)
+        return changeset.after(of_source) if counts else batches
     purged_at_ms = batches.table.applied_at_ms(PURGED)
     if purged_at_ms is None or purged_at_ms <= merged.restored_at_ms:
         return batches
     return changeset.after(batches.purged)
+
+
+def _merged_in_source(snapshot: TableSnapshot) -> int:
+    """Return the newest batch that was in a base when this one was cloned of it; 0 for none.
+
+    A clone has none of its source's application ids.
+    """
+    clone = cloned_by(snapshot, -1)
+    if clone is None:
+        return 0
+    try:
+        _, source = source_of(snapshot, clone)
+    except DeltaweaveError as gone:
+        logger.warning("%s is a clone, whose source cannot be read: %s", snapshot.data_path, gone)
+        return 0
+    return _merged_in(source).batch or _merged_in_source(source)
 
 
 @dataclass(frozen=True)
@@ -188,12 +213,12 @@ def at_one_moment(
         # changes nothing.
         snapshot = base.snapshot()
         changeset = Changeset(changes, shape_of(snapshot))
-        batches = _after(changeset, _merged_in(snapshot))
+        batches = _after(changeset, _merged_in(snapshot), snapshot)
         if batches.purged <= batches.after:
             _check_have_columns(base, snapshot, changeset, batches)
             return Moment(snapshot, changeset, batches)
         # They were merged and purged between the two reads, or were merged into another base.
-        merged = merged_batch(base)
+        merged = max(merged_batch(base), batches.after)
         if merged < batches.purged:
             raise SourceError(
                 f"it holds the batches up to {merged}, and those up to {batches.purged} were "
@@ -203,8 +228,9 @@ def at_one_moment(
                 version=snapshot.version,
                 state=NOTHING_DONE,
                 hint="They were merged into another base, or into one that was replaced or "
-                "restored since: restore the version that has them, or a version of the changeset "
-                "with these batches, or drop both tables and append all events again.",
+                "restored since, or the base is a clone of an older version: restore the version "
+                "that has them, or a version of the changeset with these batches (of clones, clone "
+                "one by VERSION AS OF), or drop both tables and append all events again.",
             )
 
 

@@ -216,7 +216,7 @@ def test_precise_decimals_are_read_by_their_schema(spark: SparkSession) -> None:
 
 # With `decimal.format=NUMERIC`, whose numbers may read like base64 (1234, 12345678).
 NUMBERS = ["1234", "12345678", "-1234", "12345678901234567890123456789012345678", "0"]
-FRACTIONS = ["12.34", "-0.01", "1E+2", "1234.00", "123456789012345678901234567890123456.78"]
+FRACTIONS = ["12.34", "-0.01", "1E+2", "1234.00", "-1234567890123.45"]
 
 
 def test_decimals_that_are_numbers_are_read_beside_their_schema(spark: SparkSession) -> None:
@@ -253,6 +253,30 @@ def test_decimals_that_are_numbers_are_read_beside_their_schema(spark: SparkSess
         assert found.of_bytes == [None, of_bytes]
 
 
+@pytest.mark.parametrize(
+    ("of", "value", "problem"),
+    [
+        ("DECIMAL(38,2)", "12345678901234.56", "Spark reads 15 digits"),
+        ("DECIMAL(38,0)", "1.234567890123456E20", "Spark reads 15 digits"),
+        ("STRING", "0.1234567890123456", "Spark reads 15 digits"),
+        ("ARRAY<DECIMAL(38,2)>", "[1, 12345678901234.56]", "is no ARRAY"),
+    ],
+)
+def test_numbers_of_which_digits_may_be_lost_are_refused(
+    spark: SparkSession, of: str, value: str, problem: str
+) -> None:
+    said: Any = {"type": "bytes", "name": f"{CONNECT}Decimal", "parameters": {"scale": "2"}}
+    said = {"type": "array", "items": said} if of.startswith("ARRAY") else said
+    parts = [{"field": "after", "type": "struct", "fields": [{"field": "at", **said}]}]
+    text = (
+        f'{{"schema": {json.dumps({"fields": parts})}, "payload": {{"op": "c", '
+        f'"after": {{"at": {value}}}, "source": {json.dumps(SOURCE)}}}}}'
+    )
+    rows = debezium_changes(topic(spark, text), schema=f"at {of}", **MYSQL)
+    with pytest.raises(PySparkException, match=rf"of column at.*{problem}"):
+        rows.collect()
+
+
 @pytest.mark.parametrize("has_schema", [True, False])
 def test_parts_of_values_are_read_as_columns_of_their_types(
     spark: SparkSession, has_schema: bool
@@ -284,7 +308,7 @@ def test_parts_of_values_are_read_as_columns_of_their_types(
         "fields": (
             "STRUCT<City: STRING, at: TIMESTAMP_NTZ, x: STRUCT<Deep: INT>, gone: INT>",
             {"city": "c", "at": -1, "X": {"deep": 5.0}, "other": 1},
-            "{c, 1969-12-31 23:59:59.999999, {5}, NULL}",
+            "{c, 1969-12-31 23:59:59.999999, {5}, null}",
         ),
         "by_name": ("MAP<STRING,BINARY>", {"a": base64.b64encode(b"x").decode()}, "{a -> x}"),
         "midnight": ("DATE", "2024-01-01T00:00:00.000Z", "2024-01-01"),

@@ -17,10 +17,12 @@ from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, Struct
 
 from deltaweave.changes.debezium.placeholders import Placeholder
 from deltaweave.changes.debezium.values import (
+    CUT,
     DECIMAL,
     ReadValue,
     TextValue,
     TimeUnit,
+    may_be_cut,
     named_as,
 )
 from deltaweave.delta.jvm import json_text
@@ -219,7 +221,8 @@ def _without_schemas_of_numbers(
     """Return the rows without the Connect schemas of decimals that are numbers in JSON.
 
     A converter with `decimal.format=NUMERIC` writes numbers, and not the bytes that the schema
-    says. The text 1234 may be either, so the row's JSON decides whether it is in quotes.
+    says. The text 1234 may be either, so the row's JSON decides whether it is in quotes. Numbers
+    of which digits may be lost keep a schema that says so (`CUT`).
     """
     text = column(messages.value).cast("string")
     before, after = (F.get_json_object(text, f"$.payload.{part}") for part in ("before", "after"))
@@ -237,8 +240,12 @@ def _without_schemas_of_numbers(
         pattern = F.try_element_at(patterns, name)
         return may_be_number(name, said) & F.regexp_like(F.col(_JSON), pattern)
 
-    kept = F.map_filter(TYPES, lambda name, said: ~F.coalesce(is_number(name, said), F.lit(False)))
-    return rows.withColumn(_JSON, as_json).withColumn(TYPES, kept).drop(_JSON)
+    def said_of(name: Column, said: Column) -> Column:
+        cut = F.when(may_be_cut(F.try_element_at(ROW, name)), said.withField("name", F.lit(CUT)))
+        return F.when(is_number(name, said), cut).otherwise(said)
+
+    known = F.map_filter(F.transform_values(TYPES, said_of), lambda _, said: said.isNotNull())
+    return rows.withColumn(_JSON, as_json).withColumn(TYPES, known).drop(_JSON)
 
 
 def _number_of(name: str) -> str:

@@ -55,6 +55,9 @@ MILLIS = f"{_DEBEZIUM}Timestamp"
 DECIMAL = f"{_CONNECT}Decimal"
 """The name of the Connect schema of a decimal, whose scale is in its parameters."""
 
+CUT = "a number of which digits may be lost"
+"""What takes the place of `DECIMAL` for a number in JSON that Spark may not have read exactly."""
+
 SCALED = "io.debezium.data.VariableScaleDecimal"
 """The name of the Connect schema of a decimal that comes with its scale, as `scale` and `value`."""
 
@@ -130,6 +133,18 @@ class TextValue:
 
     def as_type(self, data_type: DataType) -> ReadValue:
         """Return the value in a type."""
+        read = self._as_type(data_type)
+        return read if self.semantic is None else read.unless(self._lost_digits(self.semantic))
+
+    def _lost_digits(self, semantic: Column) -> Column:
+        """What is wrong with a number of which digits may be lost; null for others."""
+        problem = F.lit(
+            " is a number of which Spark reads 15 digits: use decimal.format=BASE64 or "
+            "decimal.handling.mode=string"
+        )
+        return F.when(semantic == CUT, self._said(problem))
+
+    def _as_type(self, data_type: DataType) -> ReadValue:
         if isinstance(data_type, StringType):
             return self._unless_precise_decimal(ReadValue.fine(self.text))
         if isinstance(data_type, BinaryType):
@@ -200,12 +215,18 @@ class TextValue:
     def _as_array(self, data_type: ArrayType) -> ReadValue:
         items = F.from_json(self.text, _ITEMS)
         of_items = self.items
+        are_numbers = None
         if of_items is not None:  # a converter may write decimals as numbers, and not as bytes
-            are_numbers = (of_items["name"] == DECIMAL) & self.text.rlike(_NUMBERS)
-            of_items = F.when(~F.coalesce(are_numbers, F.lit(False)), of_items)
+            are_numbers = F.coalesce(
+                (of_items["name"] == DECIMAL) & self.text.rlike(_NUMBERS), F.lit(False)
+            )
+            of_items = F.when(~are_numbers, of_items)
 
         def part(text: Column) -> ReadValue:
-            return self._part(text, data_type.elementType, of_items)
+            read = self._part(text, data_type.elementType, of_items)
+            if are_numbers is None:
+                return read
+            return read.unless(F.when(are_numbers & may_be_cut(text), _NOT_READ))
 
         problem = F.filter(F.transform(items, lambda item: part(item).problem), F.isnotnull)
         is_wrong = items.isNull() | (F.size(problem) > 0)
@@ -376,6 +397,12 @@ class TextValue:
             self.place,
             F.lit(")."),
         )
+
+
+def may_be_cut(number: Column) -> Column:
+    """Return whether digits of a number in JSON may be lost, which Spark reads as a double."""
+    digits = F.regexp_replace(number, r"^[-0.]+|[eE].*$|\D", "")
+    return number.rlike("[.eE]") & (F.length(digits) > 15)
 
 
 def holds(data_type: DataType, is_one: Callable[[DataType], bool]) -> bool:

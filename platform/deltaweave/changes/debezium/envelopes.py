@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
+from pyspark.sql.types import BinaryType, StringType, StructType
 
 from deltaweave.changes.debezium.placeholders import Placeholder
 from deltaweave.changes.debezium.values import (
@@ -158,7 +158,7 @@ def rows_of_texts(
 ) -> ChangedRows:
     """Return rows whose values are texts: `_cdc_envelope_row` and `_cdc_envelope_types` by name."""
     rows = rows.withColumn(SENT, placeholder.without(F.col(ROW)))
-    columns, missing, nested = {}, {}, {}
+    columns, missing, reads = {}, {}, {}
     for field in wanted:
         missing[field.name] = ~F.coalesce(F.map_contains_key(SENT, field.name), F.lit(False))
         said, text = F.col(TYPES)[field.name], F.col(SENT)[field.name]
@@ -172,14 +172,12 @@ def rows_of_texts(
             items=said["items"],
         )
         known = placeholder.problem_of(field.name, text, messages.place)
-        read = value.as_type(field.dataType)
-        if isinstance(field.dataType, (StructType, ArrayType, MapType)):
-            # A column, so that the long plan of its parts is there once.
-            name = _READ + field.name
-            nested[name] = F.struct(read.value.alias("value"), read.problem.alias("problem"))
-            read = ReadValue.fine(column(name, "value")).unless(column(name, "problem"))
-        columns[field.name] = read.unless(known)
-    rows = rows.withColumns(nested)
+        read = value.as_type(field.dataType).unless(F.coalesce(known, value.lost_digits()))
+        # A column, so that the plan, which is long, has it once.
+        name = _READ + field.name
+        reads[name] = F.struct(read.value.alias("value"), read.problem.alias("problem"))
+        columns[field.name] = ReadValue(column(name, "value"), column(name, "problem"))
+    rows = rows.withColumns(reads)
     nothing = F.lit(None).cast("string")
     return ChangedRows(rows, columns, missing, nothing if unread is None else unread)
 

@@ -133,18 +133,6 @@ class TextValue:
 
     def as_type(self, data_type: DataType) -> ReadValue:
         """Return the value in a type."""
-        read = self._as_type(data_type)
-        return read if self.semantic is None else read.unless(self._lost_digits(self.semantic))
-
-    def _lost_digits(self, semantic: Column) -> Column:
-        """What is wrong with a number of which digits may be lost; null for others."""
-        problem = F.lit(
-            " is a number of which Spark reads 15 digits: use decimal.format=BASE64 or "
-            "decimal.handling.mode=string"
-        )
-        return F.when(semantic == CUT, self._said(problem))
-
-    def _as_type(self, data_type: DataType) -> ReadValue:
         if isinstance(data_type, StringType):
             return self._unless_precise_decimal(ReadValue.fine(self.text))
         if isinstance(data_type, BinaryType):
@@ -386,6 +374,16 @@ class TextValue:
     def _checked(self, value: Column, data_type: DataType, hint: str = "") -> ReadValue:
         failed = self.text.isNotNull() & value.isNull()
         return ReadValue(value, F.when(failed, self._said(_is_no(data_type, hint))))
+
+    def lost_digits(self) -> Column:
+        """Return what is wrong with a number of which digits may be lost; null for others."""
+        problem = F.lit(
+            " is a number of which Spark reads 15 digits: use decimal.format=BASE64 or "
+            "decimal.handling.mode=string"
+        )
+        if self.semantic is None:
+            return F.lit(None).cast("string")
+        return F.when(self.semantic == CUT, self._said(problem))
 
     def _said(self, problem: Column) -> Column:
         return F.concat(

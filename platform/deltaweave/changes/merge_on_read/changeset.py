@@ -314,7 +314,7 @@ class Changeset:
             number.alias("batch"),
             num_physical_rows_column().alias("rows"),
             "size",
-            F.coalesce(F.unix_millis(came.cast("timestamp")), "modificationTime").alias("came"),
+            F.coalesce(F.unix_millis(came.cast(TimestampType())), "modificationTime").alias("came"),
         )
         found = collected(batches)
         oldest = pc.min(found["came"]).as_py()

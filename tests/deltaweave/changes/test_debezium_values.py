@@ -256,13 +256,13 @@ def test_decimals_that_are_numbers_are_read_beside_their_schema(spark: SparkSess
 @pytest.mark.parametrize(
     ("of", "value", "problem"),
     [
-        ("DECIMAL(38,2)", "12345678901234.56", "Spark reads 15 digits"),
-        ("DECIMAL(38,0)", "1.234567890123456E20", "Spark reads 15 digits"),
-        ("STRING", "0.1234567890123456", "Spark reads 15 digits"),
+        ("DECIMAL(38,2)", "12345678901234.56", "Spark reads 15 digits of it"),
+        ("DECIMAL(38,0)", "1.234567890123456E20", "Spark reads 15 digits of it"),
+        ("STRING", "0.1234567890123456", "Spark reads 15 digits of it"),
         ("ARRAY<DECIMAL(38,2)>", "[1, 12345678901234.56]", "is no ARRAY"),
     ],
 )
-def test_numbers_of_which_digits_may_be_lost_are_refused(
+def test_numbers_whose_digits_may_be_lost_are_refused(
     spark: SparkSession, of: str, value: str, problem: str
 ) -> None:
     said: Any = {"type": "bytes", "name": f"{CONNECT}Decimal", "parameters": {"scale": "2"}}

@@ -220,7 +220,7 @@ def _without_schemas_of_numbers(
 
     A converter with `decimal.format=NUMERIC` writes numbers, and not the bytes that the schema
     says. The text 1234 may be either, so the row's JSON decides whether it is in quotes. Numbers
-    of which digits may be lost keep a schema that says so (`CUT`).
+    whose digits may be lost keep a schema that says so (`CUT`).
     """
     text = column(messages.value).cast("string")
     before, after = (F.get_json_object(text, f"$.payload.{part}") for part in ("before", "after"))

@@ -55,7 +55,7 @@ MILLIS = f"{_DEBEZIUM}Timestamp"
 DECIMAL = f"{_CONNECT}Decimal"
 """The name of the Connect schema of a decimal, whose scale is in its parameters."""
 
-CUT = "a number of which digits may be lost"
+CUT = "a number whose digits may be lost"
 """What takes the place of `DECIMAL` for a number in JSON that Spark may not have read exactly."""
 
 SCALED = "io.debezium.data.VariableScaleDecimal"
@@ -376,9 +376,9 @@ class TextValue:
         return ReadValue(value, F.when(failed, self._said(_is_no(data_type, hint))))
 
     def lost_digits(self) -> Column:
-        """Return what is wrong with a number of which digits may be lost; null for others."""
+        """Return what is wrong with a number whose digits may be lost; null for others."""
         problem = F.lit(
-            " is a number of which Spark reads 15 digits: use decimal.format=BASE64 or "
+            " is a number, and Spark reads 15 digits of it: use decimal.format=BASE64 or "
             "decimal.handling.mode=string"
         )
         if self.semantic is None:

@@ -826,7 +826,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.minutes
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=STEPS)
 @example(
     steps=[("land", "day-1"), ("tick", ""), ("land", "day-1"), ("land", "day-4"), ("by_hand", "")]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import deltaweave
 from deltaweave import MergeOnReadTable, Table
@@ -63,6 +63,19 @@ def test_a_key_of_another_type_is_the_tables_or_an_error(
     assert [row.v for row in Table(spark, path).read().where(newest).collect()] == [2]
 
 
+def apply_as(kind: str, where: str, events: DataFrame, arguments: Any, rows: int) -> None:
+    """Apply events to a table of a kind; one of merge on read has so many rows before the merge."""
+    spark = events.sparkSession
+    if kind == "merge on read":
+        table = MergeOnReadTable(spark, where, **arguments)
+        table.append(events)
+        assert table.read().count() == rows
+        table.rematerialize()
+    else:
+        scd_type: Any = 2 if kind == "histories" else 1
+        deltaweave.apply_changes(spark, where, events, stored_as_scd_type=scd_type, **arguments)
+
+
 @pytest.mark.minutes
 @pytest.mark.parametrize("kind", ["current rows", "histories", "merge on read"])
 def test_texts_of_limited_length_are_compared_as_the_table_stores_them(
@@ -70,26 +83,19 @@ def test_texts_of_limited_length_are_compared_as_the_table_stores_them(
 ) -> None:
     """CHAR has blanks up to its length, and neither CHAR nor VARCHAR has blanks beyond it."""
     path, like = str(tmp_path / "t"), str(tmp_path / "like")
-    scd_type: Any = 2 if kind == "histories" else 1
     arguments: dict[str, Any] = {
         "keys": ["k", "w"],
         "sequence_by": "seq",
         "apply_as_deletes": "op = 'd'",
         "except_column_list": ["seq", "op"],
     }
-    if scd_type == 2:
+    if kind == "histories":
         arguments["track_history_except_column_list"] = ["v"]
 
     def apply(where: str, seq: int, k: str, w: str, op: str = "u", rows: int = 1) -> None:
         columns = f"'{k}' AS k, '{w}' AS w, 'x' AS t, {seq} AS v, {seq} AS seq, '{op}' AS op"
         events = spark.sql(f"SELECT {columns}")
-        if kind == "merge on read":
-            table = MergeOnReadTable(spark, where, **arguments)
-            table.append(events)
-            assert table.read().count() == rows
-            table.rematerialize()
-        else:
-            deltaweave.apply_changes(spark, where, events, stored_as_scd_type=scd_type, **arguments)
+        apply_as(kind, where, events, arguments, rows)
 
     apply(like, 1, "a", "b")
     limits = {"k": "CHAR(5)", "w": "VARCHAR(3)", "t": "CHAR(2)"}
@@ -120,7 +126,6 @@ def test_nested_texts_of_char_are_compared_as_the_table_stores_them(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
     path, like, oracle = (str(tmp_path / name) for name in ("t", "like", "oracle"))
-    scd_type: Any = 2 if kind == "histories" else 1
     arguments: dict[str, Any] = {
         "keys": ["k", "l"],
         "sequence_by": "seq",
@@ -140,13 +145,7 @@ def test_nested_texts_of_char_are_compared_as_the_table_stores_them(
     def apply(where: str, seq: int, text: str, op: str = "u", rows: int = 1) -> None:
         of_events = ", ".join(f"{value.format(text)} AS {name}" for name, value in values.items())
         events = spark.sql(f"SELECT {of_events}, {seq} AS seq, '{op}' AS op")
-        if kind == "merge on read":
-            table = MergeOnReadTable(spark, where, **arguments)
-            table.append(events)
-            assert table.read().count() == rows
-            table.rematerialize()
-        else:
-            deltaweave.apply_changes(spark, where, events, stored_as_scd_type=scd_type, **arguments)
+        apply_as(kind, where, events, arguments, rows)
 
     apply(like, 1, "a")
     of_table = ", ".join(

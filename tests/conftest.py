@@ -11,7 +11,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 import deltaweave
 from tests.remaining_time import RemainingTime
-from tests.turns import Turns
+from tests.turns import Share, Turns
 
 # Before the JVM starts: without it, Spark resolves the host's name, which a sandbox may not have.
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -98,6 +98,8 @@ LONGEST_FIRST = (
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Turns())
+    if share := os.environ.get("DELTAWEAVE_SHARE"):
+        config.pluginmanager.register(Share(share, run_together))
     if not hasattr(config, "workerinput"):  # which a worker of xdist has
         config.pluginmanager.register(RemainingTime(config))
 
@@ -118,15 +120,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 OF_ONE_CASE = re.compile(r"(tests/merge_cases/test_merge_cases.py)::.*\[(\w+)")
 
 
+def run_together(nodeid: str) -> str:
+    """Return a name that a test shares with those that the same worker should run."""
+    module = nodeid.split("::")[0]
+    if module in MADE_ONCE:
+        return module
+    of_case = OF_ONE_CASE.match(nodeid)
+    return "::".join(of_case.groups()) if of_case else nodeid
+
+
 class ModulesOrTests(LoadScopeScheduling):
     """Gives each worker the next test, and to one worker what shares something long to make."""
 
     def _split_scope(self, nodeid: str) -> str:
-        module = nodeid.split("::")[0]
-        if module in MADE_ONCE:
-            return module
-        of_case = OF_ONE_CASE.match(nodeid)
-        return "::".join(of_case.groups()) if of_case else nodeid
+        return run_together(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ModulesOrTests:

@@ -1,11 +1,16 @@
-"""Tests whose cells take turns: `make test` runs every n-th, and `make test-slow` the others.
+"""Which command runs which test.
 
-What two layouts share by turns has an odd number, so that `make test` runs some of both.
+Of tests whose cells take turns, `make test` runs every n-th, and `make test-slow` the others. What
+two layouts share by turns has an odd number, so that `make test` runs some of both.
+
+`make test-slow SHARE=2/4` runs the second of four shares, so that four machines do it at once.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -149,3 +154,40 @@ class Turns:
         every = EVERY.get(module, {}).get(name, 1)
         self._seen[test] += 1
         return (self._seen[test] - 1) % every == 0
+
+
+class Share:
+    """Leaves the tests of other shares out; what one module makes once is of one share.
+
+    Each module of as many tests as there are shares has some in each.
+    """
+
+    def __init__(self, share: str, group_of: Callable[[str], str]) -> None:
+        """Take a share, 2/4, and what tells which tests a worker of pytest runs together.
+
+        Raises:
+            pytest.UsageError: No such share exists.
+        """
+        numbers = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", share)
+        self._number, self._of = map(int, numbers.groups()) if numbers else (1, 0)
+        if self._number > self._of:
+            raise pytest.UsageError(f"SHARE is {share!r}: write the second of four as 2/4")
+        self._group_of = group_of
+
+    @pytest.hookimpl(trylast=True)  # the marks have selected before
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        mine = self.of(item.nodeid for item in items)
+        others = [item for item in items if item.nodeid not in mine]
+        items[:] = [item for item in items if item.nodeid in mine]
+        config.hook.pytest_deselected(items=others)
+
+    def of(self, cells: Iterable[str]) -> set[str]:
+        """Return the cells of this share, whatever their order."""
+        groups: dict[str, list[str]] = {}
+        for cell in sorted(cells):
+            groups.setdefault(self._group_of(cell), []).append(cell)
+        return {
+            cell for group in list(groups)[self._number - 1 :: self._of] for cell in groups[group]
+        }

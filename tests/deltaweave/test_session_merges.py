@@ -496,6 +496,7 @@ def test_a_pair_of_the_session_is_applied_once(enabled: SparkSession, tmp_path: 
     assert newest_version(path) == 1
 
 
+@pytest.mark.minutes
 def test_a_session_is_disabled_again_and_others_never_are_enabled(
     spark: SparkSession, enabled: SparkSession, on_engine: list[str], tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ def test_of_n_cells_one_is_soon_and_of_others_each_is() -> None:
     assert all(turns.is_soon(f"{module}::test_of_its_own[{place}]") for place in range(3))
 
 
-def test_each_test_is_of_one_share_together_with_what_its_module_makes_once() -> None:
+def test_shares_hold_each_test_once_and_keep_together_what_is_made_once() -> None:
     cells = [f"{module}::test_{n}" for module in "abc" for n in range(5)]
     shares = [Share(f"{n}/4", group_of).of(cells) for n in range(1, 5)]
     assert sorted(cell for share in shares for cell in share) == cells

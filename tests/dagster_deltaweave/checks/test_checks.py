@@ -184,6 +184,7 @@ def test_nulls_are_searched_only_in_files_added_since_the_check_passed(
     assert [each.passed for each in (added, other, whole, null)] == [True, False, True, False]
 
 
+@pytest.mark.minutes
 def test_unique_key_and_nulls_share_a_pass_over_the_table(
     spark: SparkSession,
     customers: Customers,

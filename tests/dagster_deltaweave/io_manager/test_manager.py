@@ -59,6 +59,7 @@ def test_the_first_run_creates_the_table_and_the_next_ones_merge(
     assert rows(table("customers")) == [(1, "a"), (2, "B"), (3, "c")]
 
 
+@pytest.mark.minutes
 def test_a_pair_that_a_function_leaves_in_the_session_skips_no_output(
     spark: SparkSession, run: Run, table: AssetTable, batches: list[Any]
 ) -> None:
@@ -108,6 +109,7 @@ def test_updates_that_change_nothing_are_skipped_where_the_asset_says_so(
     assert left_alone == [0, 1, 2]  # also: each check passed
 
 
+@pytest.mark.minutes
 def test_a_declared_schema_partitioning_and_properties_make_the_table(
     spark: SparkSession, run: Run, table: AssetTable, batches: list[Any]
 ) -> None:
@@ -179,6 +181,7 @@ def test_merge_text_runs_over_a_view_that_is_dropped_afterwards(
     assert views(spark) == before
 
 
+@pytest.mark.minutes
 def test_a_table_can_lie_elsewhere(
     spark: SparkSession, run: Run, tmp_path: Any, batches: list[Any]
 ) -> None:
@@ -401,6 +404,7 @@ def test_late_touched_rows_are_not_applied_over_a_newer_application(
     assert rows(table("counts")) == [("a", 2)]
 
 
+@pytest.mark.minutes
 def test_touched_rows_must_be_handed_back(counted: Counts, run: Run) -> None:
     counted.change((1, "a"))
 

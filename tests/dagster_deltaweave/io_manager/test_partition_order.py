@@ -350,6 +350,7 @@ def test_which_merges_need_their_partitions_in_order(
     assert MergeDeclaration(**declared).needs_order is needs_order
 
 
+@pytest.mark.minutes
 def test_the_newer_row_wins_by_its_sequence_also_for_deletes(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:

@@ -343,6 +343,7 @@ def test_a_plain_asset_is_written_as_its_io_manager_or_output_says(
     assert rows(table("numbers")) == [(1,), (1,)]
 
 
+@pytest.mark.minutes
 def test_the_mode_of_an_output_does_not_change_what_an_asset_declares(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
@@ -379,6 +380,7 @@ class LakeOfIds(SparkDeltaIOManager):
         return [IdsHandler()]
 
 
+@pytest.mark.minutes
 def test_a_subclass_stores_and_loads_further_types(
     spark: SparkSession, table: AssetTable, resources: dict[str, Any], instance: DagsterInstance
 ) -> None:

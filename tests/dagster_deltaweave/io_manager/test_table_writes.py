@@ -255,6 +255,7 @@ def test_columns_that_the_table_lacks_are_refused_or_added_by_policy(
         assert schema == f"struct<{types.format(type_of_n)}>"
 
 
+@pytest.mark.minutes
 def test_a_table_made_for_a_write_that_failed_hinders_no_corrected_asset(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
@@ -304,6 +305,7 @@ def test_a_misspelled_column_is_told_in_the_words_of_the_declaration(
     assert state in error.value.state
 
 
+@pytest.mark.minutes
 def test_a_lazy_frame_that_fails_is_told_without_a_trace_of_java(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:

@@ -370,6 +370,7 @@ def test_files_that_change_between_the_looks_at_a_delivery_fail_its_run(
     assert not table("counts").exists()
 
 
+@pytest.mark.minutes
 def test_a_delivery_tagged_by_hand_is_taken_at_its_word(
     landing: Landing, table: AssetTable
 ) -> None:

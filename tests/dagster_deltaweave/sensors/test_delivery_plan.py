@@ -357,6 +357,7 @@ def test_the_sensors_further_partitions_hide_none_of_the_assets(shop: Shop) -> N
     assert "1 merged" in shop.said()
 
 
+@pytest.mark.minutes
 def test_a_tick_reads_no_more_of_100_000_partitions_than_of_three(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -315,6 +315,7 @@ def test_what_is_pending_is_read_where_columns_are_mapped(
     assert (merged.batches, merged.merged_batch) == (0, 2)
 
 
+@pytest.mark.minutes
 def test_the_schedule_requests_what_is_pending(
     orders: MergeOnReadTable, instance: DagsterInstance, resources: dict[str, Any]
 ) -> None:

@@ -115,6 +115,7 @@ def test_the_metadata_decides_before_the_io_managers_schema(
     }
 
 
+@pytest.mark.minutes
 def test_with_a_catalog_alone_the_prefix_of_the_key_is_the_schema(
     spark: SparkSession, run: Materialize, schemas: list[str]
 ) -> None:
@@ -156,6 +157,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.minutes
 def test_a_name_that_is_more_than_a_name_is_refused(
     spark: SparkSession, run: Materialize, schemas: list[str]
 ) -> None:

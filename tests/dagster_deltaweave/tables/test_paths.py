@@ -176,6 +176,7 @@ def test_a_run_of_changes_creates_no_base_in_another_assets_table(
     assert not (lake / "elsewhere").exists()
 
 
+@pytest.mark.minutes
 def test_two_assets_that_write_one_existing_table_go_on_with_a_warning(
     spark: SparkSession,
     run: Run,

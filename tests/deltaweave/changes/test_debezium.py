@@ -226,6 +226,7 @@ def test_changes_of_one_position_are_in_the_order_in_which_they_were_sent(
         assert all(row["_cdc_position"].row > 5 for row in found)
 
 
+@pytest.mark.minutes
 def test_changes_of_sql_server_continue_its_snapshot(spark: SparkSession, tmp_path: Path) -> None:
     [first, _], [change] = SOURCES["sqlserver"]
     messages = [

@@ -219,6 +219,7 @@ NUMBERS = ["1234", "12345678", "-1234", "12345678901234567890123456789012345678"
 FRACTIONS = ["12.34", "-0.01", "1E+2", "1234.00", "-1234567890123.45"]
 
 
+@pytest.mark.minutes
 def test_decimals_that_are_numbers_are_read_beside_their_schema(spark: SparkSession) -> None:
     columns: dict[str, tuple[str, str, str]] = {}  # type, scale and JSON
     for n, text in enumerate(NUMBERS):

@@ -107,6 +107,7 @@ def test_messages_that_cannot_be_applied_are_kept_aside_once(
             assert event == MESSAGES[offset][0]
 
 
+@pytest.mark.minutes
 def test_any_source_may_have_events_that_are_kept_aside(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -132,6 +133,7 @@ def test_any_source_may_have_events_that_are_kept_aside(
     assert {json.loads(row.event)["k"] for row in kept} == {None, 2}
 
 
+@pytest.mark.minutes
 def test_a_wrong_message_is_overlooked_by_no_way_to_apply_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments))
 
 
+@pytest.mark.minutes
 def test_names_without_a_catalog_are_those_of_the_given_one(catalogs: TwoCatalogs) -> None:
     name = catalogs.name
     merged = run("merge", MERGE.format(name=name), "--catalog", "other")

@@ -225,6 +225,7 @@ def test_a_chart_that_cannot_be_written_is_refused_before_spark_starts(
         assert said in result.stderr
 
 
+@pytest.mark.minutes
 def test_charts_of_nothing_and_of_much_are_drawn(tmp_path: Path) -> None:
     metrics = {"numTargetRowsUpdated": 3, "executionTimeMs": 1500}
     merges = [{"version": version, "metrics": metrics} for version in range(100, 0, -1)]

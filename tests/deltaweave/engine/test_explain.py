@@ -31,6 +31,7 @@ def merge_of(spark: SparkSession, path: str, keys: list[int], on: str, clauses: 
     return f"MERGE INTO delta.`{path}` t USING explained s ON {on} {clauses}"
 
 
+@pytest.mark.minutes
 def test_the_plan_tells_files_before_and_after_each_step(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -540,6 +540,7 @@ def test_a_merge_follows_one_commit_after_another_up_to_the_limit(
     assert rows_as_text(table.read().collect()) == rows_as_text(left)
 
 
+@pytest.mark.minutes
 def test_a_merge_does_not_follow_into_a_table_made_anew(
     spark: SparkSession, tmp_path: Path, overtaken: Callable[..., None]
 ) -> None:
@@ -623,6 +624,7 @@ def test_on_a_local_disk_no_merge_commits_between_a_look_and_the_next_try(
     assert is_free(path)
 
 
+@pytest.mark.minutes
 def test_a_look_that_takes_long_does_not_keep_the_lock(
     spark: SparkSession,
     path: Path,

@@ -326,6 +326,7 @@ def storage_that(fails_at: str) -> Any:
     return Failing()
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("how", "where"),
     [  # the task reports an error, and Spark rewrites this file

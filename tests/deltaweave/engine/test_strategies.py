@@ -65,6 +65,7 @@ def test_rows_metrics_and_change_feed_are_those_of_built_in_merge(
     assert_outcome(case, stage.by_sql(), stage.by_oracle())
 
 
+@pytest.mark.minutes
 def test_vectors_are_merged_with_those_a_file_has(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     rows = [(k, k * 10) for k in range(6)]

@@ -84,6 +84,7 @@ def test_unknown_words_are_refused_before_anything_is_written(
     assert (table.base.version(), table.pending().batches) == (version, 1)
 
 
+@pytest.mark.minutes
 def test_values_have_the_bases_types_or_are_refused_before_the_append(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -257,6 +257,7 @@ def test_conditions_of_keys_reach_both_sides_and_no_others_do(
         table.read(where="v = 1")
 
 
+@pytest.mark.minutes
 def test_a_stream_is_appended_exactly_once_also_after_a_restart(
     spark: SparkSession, make: Make, tmp_path: Path
 ) -> None:

@@ -42,6 +42,7 @@ def failing_hook(spark: SparkSession, tmp_path: Path) -> Table:
     return Table(spark, str(path))
 
 
+@pytest.mark.minutes
 def test_a_merge_whose_post_commit_hook_fails_succeeds_with_a_warning(
     spark: SparkSession, failing_hook: Table, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -66,6 +67,7 @@ def test_an_append_whose_post_commit_hook_fails_succeeds_with_a_warning(
     assert rows_as_text(failing_hook.read().collect()) == ["(1, 10)", "(2, 20)"]
 
 
+@pytest.mark.minutes
 def test_a_cached_query_that_cannot_be_refreshed_is_a_warning(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -86,6 +88,7 @@ def test_a_cached_query_that_cannot_be_refreshed_is_a_warning(
     ]
 
 
+@pytest.mark.minutes
 def test_a_key_index_that_cannot_be_kept_up_is_a_warning(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -246,6 +249,7 @@ def test_a_conflict_is_no_unknown_state(table: Table) -> None:
     assert errors.NOTHING_WRITTEN in str(raised.value)
 
 
+@pytest.mark.minutes
 def test_a_merge_whose_jobs_are_cancelled_after_its_commit_is_committed(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,6 +136,7 @@ def test_a_table_that_was_made_anew_is_another_one(spark: SparkSession, tmp_path
     assert not is_known(Table(spark, str(path)).snapshot())
 
 
+@pytest.mark.minutes
 def test_a_backup_of_an_earlier_version_that_diverged_is_recognized(
     spark: SparkSession, tmp_path: Path
 ) -> None:

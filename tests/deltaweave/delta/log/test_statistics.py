@@ -295,6 +295,7 @@ def bounds_by(text: str, data_type: DataType) -> tuple[Any, Any]:
     return known.lows[0], known.highs[0]
 
 
+@pytest.mark.minutes
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(data=st.data(), name=st.sampled_from(sorted(DRAWN)), prefix=st.sampled_from([32, 32, 9, 1]))
 def test_bounds_of_our_own_writer_hold_whatever_is_written(

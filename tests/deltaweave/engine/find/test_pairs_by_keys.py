@@ -371,6 +371,7 @@ def test_executors_with_cores_of_their_own_find_the_pairs(
     assert pairs == [None]
 
 
+@pytest.mark.minutes
 def test_new_rows_are_few_or_joined_with_all_pairs(
     spark: SparkSession, tmp_path: Path, pairs: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,6 +124,7 @@ def three_files(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
     return path
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("in_the_files", "in_the_source"),
     [("DATE'2024-01-01'", "DATE'+12024-01-01'"), ("DATE'+12024-01-01'", "DATE'2024-01-01'")],
@@ -227,6 +228,7 @@ def test_a_file_without_statistics_is_read(spark: SparkSession, tmp_path: Path) 
     assert read_files(Table(spark, path), [(2,)], "k INT") == 4
 
 
+@pytest.mark.minutes
 def test_keys_under_column_mapping(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     named = {"delta.columnMapping.mode": "name"}

@@ -117,6 +117,7 @@ def test_every_source_row_is_accounted_for(
     assert accounted(result) == (6, 6)
 
 
+@pytest.mark.minutes
 def test_rows_of_a_first_load_and_of_a_big_source_are_accounted_for(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +203,7 @@ def test_a_lost_row_is_not_accounted_for(
     assert (rows, accounted_for) == (6, 5)
 
 
+@pytest.mark.minutes
 def test_counting_them_takes_no_job(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,6 +137,7 @@ def test_each_of_two_keys_may_rule_a_row_out(
     assert len(on_driver) == 1
 
 
+@pytest.mark.minutes
 def test_a_text_that_is_no_number_fails_as_in_built_in_merge(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any]
 ) -> None:

@@ -326,6 +326,7 @@ def test_an_empty_text_in_the_log_is_an_empty_text_as_to_spark(
     assert [tuple(row) for row in Table(spark, path).read().collect()] == [(2, None)]
 
 
+@pytest.mark.minutes
 def test_a_value_in_the_log_that_is_not_understood_is_left_to_spark(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any]
 ) -> None:
@@ -385,6 +386,7 @@ def test_new_rows_of_many_partitions_are_left_to_spark(
     assert Table(spark, path).read().count() == len(TARGET) + 5
 
 
+@pytest.mark.minutes
 def test_the_feed_of_many_partitions_is_left_to_spark(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -345,6 +345,7 @@ def test_a_value_of_the_source_may_fail_in_a_row_that_no_clause_takes(
     assert rows_of(table) == [(1, 5, "t"), (2, 5, "t")]
 
 
+@pytest.mark.minutes
 def test_constraints_hold_for_source_values_under_a_target_condition(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any]
 ) -> None:

@@ -241,6 +241,7 @@ def test_every_type_reads_back_and_has_the_statistics_that_delta_gives(
     assert spark.read.format("delta").load(path).count() == 9
 
 
+@pytest.mark.minutes
 def test_files_that_are_not_proven_safe_are_left_to_spark(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -546,6 +546,7 @@ def test_whether_a_row_stays_is_seen_in_the_file_and_not_in_its_statistics(
     assert rows_of(Table(spark, path)) == [(0, 2), (1, 2), (2, 2)]
 
 
+@pytest.mark.minutes
 @ONE_LAYOUT
 def test_rows_that_were_marked_before_stay_away(
     spark: SparkSession, tmp_path: Path, properties: dict[str, str], on_driver: list[Any]
@@ -764,6 +765,7 @@ def test_keys_are_not_collected_again_for_files_that_are_too_big(
     assert rows_of(table) == [(1, 10), (2, 1), (3, 1)]
 
 
+@pytest.mark.minutes
 def test_a_value_that_fails_for_a_row_without_a_match_fails_nothing(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any]
 ) -> None:
@@ -857,6 +859,7 @@ def test_an_interrupted_write_leaves_no_file(
     assert all_files(path) == before
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("other", "runs", "left"),
     [

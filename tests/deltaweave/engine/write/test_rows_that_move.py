@@ -165,6 +165,7 @@ def test_rows_that_stay_keep_their_order_and_their_file(
     )
 
 
+@pytest.mark.minutes
 def test_what_stays_of_a_file_that_is_left_to_spark_is_copied_by_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +194,7 @@ def test_what_stays_of_a_file_that_is_left_to_spark_is_copied_by_it(
     assert rows_as_text(Table(spark, path).read().collect()) == rows_as_text(expected)
 
 
+@pytest.mark.minutes
 def test_a_row_that_breaks_its_new_partitions_constraint_fails_the_merge(
     spark: SparkSession, tmp_path: Path
 ) -> None:

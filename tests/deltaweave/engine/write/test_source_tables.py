@@ -479,6 +479,7 @@ def test_a_file_that_cannot_be_read_fails_the_merge_with_sparks_error(
     assert rows_of(Table(spark, path)) == [(1, 10), (2, 20)]
 
 
+@pytest.mark.minutes
 def test_files_of_another_table_are_left_to_spark(
     spark: SparkSession, tmp_path: Path, read: list[Any]
 ) -> None:

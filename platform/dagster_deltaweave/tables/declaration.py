@@ -287,6 +287,11 @@ class TableDeclaration(TablePlace, TableOptions):
         return {DELETION_VECTORS: "true", **widening, **(self.properties or {})}
 
     @property
+    def in_words(self) -> str:
+        """How an output becomes rows of the table, in the few words that the UI shows."""
+        raise NotImplementedError
+
+    @property
     def adds_only(self) -> bool:
         """Whether an output is added to the table and replaces no row of it."""
         return False
@@ -332,6 +337,11 @@ class WriteDeclaration(TableDeclaration):
     applies_again_after_restore: ClassVar[bool] = True
 
     @property
+    def in_words(self) -> str:
+        """The mode."""
+        return self.mode
+
+    @property
     def adds_only(self) -> bool:
         """Whether the mode is `append`."""
         return self.mode == "append"
@@ -356,6 +366,11 @@ class MergeDeclaration(TableDeclaration, MergeOptions):
     clauses: tuple[Clause, ...] = ()
 
     applies_again_after_restore: ClassVar[bool] = True
+
+    @property
+    def in_words(self) -> str:
+        """The keys, if they are all that decides which rows are merged with which."""
+        return f"merged by {', '.join(self.keys)}" if self.keys else "merged by a condition"
 
     @property
     def sequence(self) -> str | None:
@@ -442,6 +457,11 @@ class ChangesDeclaration(TableDeclaration):
     can_be_rebuilt: ClassVar[bool] = False
 
     @property
+    def in_words(self) -> str:
+        """That change events make the rows."""
+        return "change events, applied"
+
+    @property
     def arguments(self) -> dict[str, Any]:
         """The arguments of `deltaweave.apply_changes`."""
         return options_in(CurrentTableOptions, self.options)
@@ -478,6 +498,15 @@ class MergeOnReadDeclaration(TableDeclaration):
     options: MergeOnReadOptions
 
     can_be_rebuilt: ClassVar[bool] = False
+
+    @property
+    def in_words(self) -> str:
+        """The part of the merge-on-read table."""
+        return {
+            "changes": "change events, kept until they are merged",
+            "base": "change events, merged by upkeep",
+            "view": "the base, with the changes that are not merged yet",
+        }[self.part]
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -141,9 +141,9 @@ _ENTRIES = frozenset(
 
 def declaration_metadata(declaration: TableDeclaration) -> dict[str, Any]:
     """Return the metadata entry that carries the declaration with the asset's definition."""
-    # An object entry keeps the instance in the process and shows its class in the UI. Dagster would
-    # replace a bare object by text, with a deprecation warning.
-    return {DECLARATION: ObjectMetadataValue(declaration)}
+    # An object entry keeps the instance in the process and shows a text in the UI. Dagster would
+    # replace a bare object by the name of its class, with a deprecation warning.
+    return {DECLARATION: ObjectMetadataValue(declaration.in_words, instance=declaration)}
 
 
 def merge_declaration_in(metadata: Mapping[str, Any]) -> MergeDeclaration | None:

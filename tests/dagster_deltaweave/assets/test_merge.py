@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from dagster import (
@@ -40,6 +41,23 @@ def test_keys_become_equalities_and_the_default_is_an_upsert() -> None:
         "WHEN MATCHED THEN UPDATE SET *\n"
         "WHEN NOT MATCHED THEN INSERT *"
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ({"keys": ["id", "day"]}, "merged by id, day"),
+        ({"on": "t.id <=> s.id"}, "merged by a condition"),
+    ],
+)
+def test_the_definition_says_in_words_how_the_table_is_written(
+    arguments: dict[str, Any], shown: str
+) -> None:
+    @merge_asset(**arguments)
+    def customers() -> None: ...
+
+    entry = customers.metadata_by_key[customers.key]["deltaweave/merge"]
+    assert entry.value == shown
 
 
 def test_clauses_keep_their_order_and_their_kinds() -> None:

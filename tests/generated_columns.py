@@ -10,7 +10,7 @@ from delta.tables import DeltaTable, IdentityGenerator
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from deltaweave._releases import installed_pair, line
+from deltaweave._session import installed_pair, line
 
 _GENERATED = re.compile(
     r"(?P<name>\S+) (?P<type>\S+) GENERATED (?P<when>ALWAYS|BY DEFAULT) AS "

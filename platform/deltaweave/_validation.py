@@ -1,9 +1,10 @@
-"""Checks of arguments: words of a few, locations without credentials; counts in messages."""
+"""Checks of arguments, counts in messages, and the answer to "may this be done" (`Verdict`)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -25,15 +26,7 @@ def choice_problem(name: str, given: object, known: Iterable[object]) -> str | N
 def check_choice(
     name: str, given: object, known: Iterable[object], *, table: str | None, operation: str
 ) -> None:
-    """Raise a StatementError if an argument is not a known word.
-
-    Args:
-        name: The argument's name.
-        given: Its value.
-        known: The words.
-        table: The table, for the error message.
-        operation: The operation, for the error message.
-    """
+    """Raise a StatementError if an argument is not a known word."""
     problem = choice_problem(name, given, known)
     if problem is not None:
         raise StatementError(problem, table=table, operation=operation)
@@ -45,10 +38,7 @@ def counted(count: int, one: str, many: str | None = None) -> str:
     >>> counted(1, "row"), counted(1897, "row"), counted(0, "batch is", "batches are")
     ('1 row', '1,897 rows', '0 batches are')
 
-    Args:
-        count: The count.
-        one: The noun of one thing, and perhaps a verb.
-        many: The same of several; by default with an s at the end.
+    By default, the plural is the singular with an s at the end.
     """
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
@@ -71,12 +61,7 @@ def check_given_location(location: str | Path, *, operation: str) -> None:
 
     Without a location, another one would be taken silently: a default, or the root of the disk.
 
-    Args:
-        location: A path, a URI, or SQL with URIs in back quotes.
-        operation: What the location is for, for the error message.
-
-    Raises:
-        StatementError: It is, or does.
+    The location is a path, a URI, or SQL with URIs in back quotes.
     """
     if not str(location).strip():
         raise StatementError(
@@ -95,12 +80,7 @@ def refuse_credentials(location: str | Path, *, operation: str = "opening") -> N
     parameters that are named like a secret (`?sig=…`). A path without a scheme is never refused,
     nor is the container of `abfss://container@account/orders`.
 
-    Args:
-        location: A path, a URI, or SQL with URIs in back quotes.
-        operation: What the location is for, for the error message.
-
-    Raises:
-        StatementError: There are credentials; the error does not repeat them.
+    The location is a path, a URI, or SQL with URIs in back quotes.
     """
     for scheme, slashes, authority, rest in _URI.findall(str(location)):
         if _names_user(scheme.lower(), slashes, authority):
@@ -147,3 +127,24 @@ def _without_credentials(scheme: str, slashes: str, rest: str) -> str:
     if not at and ":" in path:
         shown = ""
     return f"{scheme}{slashes}{'…@' if hidden else ''}{shown or '…'}{'?…' if question_mark else ''}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether something may be done, and why not.
+
+    Attributes:
+        ok: Whether it may be done.
+        reason: Why it may not be done; empty if it may.
+    """
+
+    ok: bool
+    reason: str = ""
+
+
+YES = Verdict(True)
+
+
+def no(reason: str) -> Verdict:
+    """Return the verdict that something may not be done, for a reason."""
+    return Verdict(False, reason)

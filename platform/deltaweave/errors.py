@@ -37,8 +37,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-NOTHING_WRITTEN = "Nothing was committed: the table is as it was."
+NOTHING_COMMITTED = "Nothing was committed: the table is as it was."
 NOTHING_DONE = "Nothing was read or written."
+NOTHING_READ = "Nothing was read."
+NOTHING_WRITTEN = "Nothing was written."
+NOTHING_REQUESTED = "Nothing was requested; the next tick looks again."
 STATE_UNKNOWN = "It is not known whether anything was committed: look at the table's history."
 CORRECT_STATEMENT = "Correct the statement and run it again."
 
@@ -76,7 +79,7 @@ class DeltaweaveError(Exception):
         table: str | None = None,
         operation: str = "MERGE",
         version: int | None = None,
-        state: str = NOTHING_WRITTEN,
+        state: str = NOTHING_COMMITTED,
         hint: str | None = None,
         error_class: str | None = None,
         sql_state: str | None = None,

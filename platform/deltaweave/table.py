@@ -26,7 +26,6 @@ from deltaweave.delta.commit import (
     run_command,
     write_rows,
 )
-from deltaweave.delta.files import compute_missing_statistics
 from deltaweave.delta.jvm import (
     check_is_classic,
     check_is_data_frame,
@@ -47,7 +46,11 @@ from deltaweave.delta.log import (
     version_at,
 )
 from deltaweave.delta.statement import name_parts
-from deltaweave.engine.floating_bounds import count_floating_bounds, rewrite_floating_bounds
+from deltaweave.engine.file_upkeep import (
+    compute_missing_statistics,
+    count_floating_bounds,
+    rewrite_floating_bounds,
+)
 from deltaweave.engine.prune import wanted_index
 from deltaweave.errors import (
     LOG_WITHOUT_VERSIONS,

@@ -150,7 +150,7 @@ def test_a_session_that_is_stopped_during_a_merge_is_a_clear_error(tmp_path: Pat
     during, after, _ = (message for _, message in told)
     assert f"MERGE into {path}" in during
     assert "the Spark session has ended" in during
-    assert errors.NOTHING_WRITTEN in during
+    assert errors.NOTHING_COMMITTED in during
     assert "Start a new session" in after
     assert not (path / "_delta_log" / f"{1:020}.json").exists()
 

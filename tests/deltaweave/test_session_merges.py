@@ -344,7 +344,7 @@ def test_no_statement_that_built_in_merge_gets_wrong_runs_there(
     with pytest.raises(errors.SchemaChangedError) as caught:
         merge(enabled, path)
     assert (caught.value.version, newest_version(path)) == (1, 1)
-    assert errors.NOTHING_WRITTEN in str(caught.value)
+    assert errors.NOTHING_COMMITTED in str(caught.value)
 
 
 def test_what_is_wrong_with_a_merge_with_parameters_is_said(enabled: SparkSession) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from deltaweave import _releases as tested_releases
-from deltaweave import errors
-from deltaweave._releases import TESTED, check_jar, check_pair, delta_package
+from deltaweave import _session, errors
+from deltaweave._session import TESTED, check_jar, check_pair, delta_package
 from deltaweave.delta.jvm import gateway, running_releases
 
 
@@ -34,13 +33,13 @@ def test_another_pair_is_refused_with_the_table_of_pairs(
     assert f"Spark {spark_release} with Delta {delta_release}" in message  # what runs
     for pair in TESTED:
         assert delta_package(*pair) in message  # what was tested
-    assert tested_releases.ALLOW_UNTESTED in message  # what to do
+    assert _session.ALLOW_UNTESTED in message  # what to do
 
 
 def test_another_pair_runs_with_the_override_and_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv(tested_releases.ALLOW_UNTESTED, "1")
+    monkeypatch.setenv(_session.ALLOW_UNTESTED, "1")
     check_pair("4.3.0", "4.4.0")
     assert "Spark 4.3.0 with Delta 4.4.0" in caplog.text
 
@@ -48,7 +47,7 @@ def test_another_pair_runs_with_the_override_and_a_warning(
 def test_the_override_does_not_help_a_session_without_delta(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv(tested_releases.ALLOW_UNTESTED, "1")
+    monkeypatch.setenv(_session.ALLOW_UNTESTED, "1")
     with pytest.raises(errors.UnsupportedVersionError):
         check_pair("4.2.0", "none")
 
@@ -71,7 +70,7 @@ def test_another_patch_release_of_a_tested_pair_runs_with_a_warning(
 def test_a_session_of_an_untested_pair_is_refused_before_it_is_used(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tested_releases, "TESTED", (("9.0.0", "9.0.0"),))
+    monkeypatch.setattr(_session, "TESTED", (("9.0.0", "9.0.0"),))
     monkeypatch.setattr(gateway, "_NAMES", {})
     with pytest.raises(errors.UnsupportedVersionError, match=r"Spark 9\.0\.0 with Delta 9\.0\.0"):
         gateway.Jvm.of(spark)

@@ -181,7 +181,7 @@ def test_dagsters_private_names_are_imported_by_one_module() -> None:
     ("call", "modules"),
     [
         # `grouped`, and rows of which tasks say what they return.
-        (".groupBy(", {"delta/jvm/data_frames.py", "engine/strategies/file_copies.py"}),
+        (".groupBy(", {"delta/jvm/data_frames.py", "engine/strategies/copy_in_place.py"}),
         ("F.to_json(", {"delta/jvm/data_frames.py"}),  # `json_text`
         (".toArrow()", {"delta/jvm/data_frames.py"}),  # `collected`
     ],

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 import deltaweave
 from dagster_deltaweave import merge_asset
 from deltaweave import Table
-from deltaweave._releases import TESTED
+from deltaweave._session import TESTED
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

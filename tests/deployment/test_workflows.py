@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deltaweave._releases import TESTED
+from deltaweave._session import TESTED
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

@@ -35,7 +35,7 @@ from dagster_deltaweave import (
     partition_keys,
 )
 from deltaweave import TouchedRows, clauses
-from deltaweave.engine.settings import ON_DRIVER
+from deltaweave.engine.merge_run import ON_DRIVER
 from tests.conftest import TINY_DATA
 
 LAKE = Path(os.environ["DELTAWEAVE_LAKE"])

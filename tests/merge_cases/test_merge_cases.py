@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaweave.engine import limits
-from deltaweave.engine.settings import ON_DRIVER as ON_DRIVER_SETTING
-from deltaweave.engine.settings import REWRITE_IN_PLACE
+from deltaweave.engine.merge_run import ON_DRIVER as ON_DRIVER_SETTING
+from deltaweave.engine.merge_run import REWRITE_IN_PLACE
 from tests.big_source import collect_no_keys, keep_pairs_on_executors
 from tests.merge_cases import CASES, CASES_BY_NAME
 from tests.merge_cases.case import AMBIGUOUS, COPY_ON_WRITE, VECTORS_AND_FEED, Layout, MergeCase

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, Phase, assume, given, note, seed, settings
 from pyspark.sql import SparkSession
 
 from deltaweave.delta.statement import builtin_defects, parse_statement
-from deltaweave.engine.settings import ON_DRIVER, REWRITE_IN_PLACE
+from deltaweave.engine.merge_run import ON_DRIVER, REWRITE_IN_PLACE
 from deltaweave.errors import DeltaweaveError
 from deltaweave.identifiers import quoted
 from tests.big_source import collect_no_keys, keep_pairs_on_executors

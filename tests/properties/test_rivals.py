@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from deltaweave import MergeResult, Table
-from deltaweave.engine.settings import ON_DRIVER, REWRITE_IN_PLACE
+from deltaweave.engine.merge_run import ON_DRIVER, REWRITE_IN_PLACE
 from deltaweave.errors import CommitConflictError, DeltaweaveError
 from tests.builders import Rows, frame, write_table
 from tests.oracles import change_feed, newest_version, rows_as_text

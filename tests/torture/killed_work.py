@@ -22,9 +22,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import deltaweave
 from deltaweave import MergeOnReadTable, Table, apply_changes
-from deltaweave.engine.settings import ON_DRIVER, REWRITE_IN_PLACE
-from deltaweave.maintenance import UpkeepPolicy
-from deltaweave.maintenance.operations import optimize, purge, statistics, vacuum
+from deltaweave.engine.merge_run import ON_DRIVER, REWRITE_IN_PLACE
+from deltaweave.maintenance import UpkeepPolicy, optimize, purge, statistics, vacuum
 from tests.big_source import keep_pairs_on_executors
 from tests.builders import frame, write_table
 from tests.conftest import TINY_DATA

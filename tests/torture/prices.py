@@ -14,7 +14,7 @@ from dagster import (
 from pyspark.sql import DataFrame
 
 from dagster_deltaweave import SparkDeltaIOManager, SparkResource, merge_asset
-from deltaweave.engine.settings import ON_DRIVER
+from deltaweave.engine.merge_run import ON_DRIVER
 from tests.conftest import TINY_DATA
 
 DAYS = [f"day-{number:02}" for number in range(1, 51)]

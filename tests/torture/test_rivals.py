@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 import deltaweave
 from deltaweave import errors
 from deltaweave.engine import run
-from deltaweave.engine.settings import ON_DRIVER
+from deltaweave.engine.merge_run import ON_DRIVER
 from tests.torture.sizes import first_seed, size
 
 pytestmark = pytest.mark.torture

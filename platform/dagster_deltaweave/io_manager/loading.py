@@ -37,7 +37,7 @@ from dagster_deltaweave.tables import (
     table_place,
 )
 from deltaweave.delta.jvm import translated
-from deltaweave.errors import SourceError
+from deltaweave.errors import NOTHING_READ, SourceError
 from deltaweave.identifiers import column
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class InputOptions:
             f"the metadata of the input {self.name} is invalid: {problem}.",
             table=self.table,
             operation="READ",
-            state="Nothing was read.",
+            state=NOTHING_READ,
             hint=hint,
         )
 

@@ -20,7 +20,7 @@ from dagster_deltaweave.tables import (
     table_place,
 )
 from deltaweave._validation import choice_problem
-from deltaweave.errors import StatementError
+from deltaweave.errors import NOTHING_WRITTEN, StatementError
 
 if TYPE_CHECKING:
     from dagster import OutputContext
@@ -194,5 +194,5 @@ def _check_order_stays(declared: TableDeclaration, tagged: TableDeclaration, ass
 
 def _invalid(problem: str, asset: str, hint: str) -> StatementError:
     return StatementError(
-        problem, table=asset, operation="writing", state="Nothing was written.", hint=hint
+        problem, table=asset, operation="writing", state=NOTHING_WRITTEN, hint=hint
     )

@@ -38,7 +38,7 @@ from dagster_deltaweave.tables import (
 from deltaweave import Table
 from deltaweave.delta.commit import alone_on_local_disk, is_unwritten
 from deltaweave.delta.jvm import translated
-from deltaweave.errors import NOTHING_WRITTEN, DeltaweaveError, StatementError
+from deltaweave.errors import NOTHING_COMMITTED, NOTHING_WRITTEN, DeltaweaveError, StatementError
 from deltaweave.identifiers import string_token, table_name
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _refuse_empty_start(locator: TableLocator, context: OutputContext, table: Ta
         f"there is no such table, but the asset has one at {before}, whose rows it would lack.",
         table=table.path_or_name,
         operation="locating",
-        state="Nothing was written.",
+        state=NOTHING_WRITTEN,
         hint="Give that table its name: CREATE TABLE "
         f"{table.path_or_name} USING delta LOCATION {string_token(before)}. Or move it away.",
     )
@@ -130,7 +130,7 @@ def stating_empty_table(table: Table) -> Iterator[None]:
         yield
     except DeltaweaveError as error:
         try:
-            is_empty = error.state == NOTHING_WRITTEN and is_unwritten(table.snapshot())
+            is_empty = error.state == NOTHING_COMMITTED and is_unwritten(table.snapshot())
         except Exception:  # there is no table, or it cannot be read: the error stays as it is
             is_empty = False
         if is_empty:

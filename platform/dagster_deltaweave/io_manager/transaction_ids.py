@@ -70,7 +70,7 @@ from dagster_deltaweave.tables import (
 )
 from deltaweave import Lease, Table
 from deltaweave.changes.lineage import LogOf, newest_in_line
-from deltaweave.errors import CommitConflictError, SourceError, StatementError
+from deltaweave.errors import NOTHING_WRITTEN, CommitConflictError, SourceError, StatementError
 
 if TYPE_CHECKING:
     from dagster import OutputContext
@@ -185,7 +185,7 @@ def marks_of_refresh(
             "changed since the last run would never reach the others.",
             table=table.path_or_name,
             operation="full refresh",
-            state="Nothing was written.",
+            state=NOTHING_WRITTEN,
             hint="Refresh all partitions in one run.",
         )
     if declaration.idempotent_by is None:
@@ -276,7 +276,7 @@ def _gap_error(upstream: AssetKey, asset: AssetKey, table: Table, after: int) ->
         "was before: it was moved or recreated meanwhile.",
         table=table.path_or_name,
         operation="writing",
-        state="Nothing was written.",
+        state=NOTHING_WRITTEN,
         hint="Run it again: it reads what its table lacks.",
     )
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from dagster_deltaweave.storage import file_system, local_path, redacted, without_query
-from deltaweave.errors import SourceError
+from deltaweave.errors import NOTHING_READ, NOTHING_REQUESTED, SourceError
 
 # What leads to another directory, forms a Hadoop pattern, or is invalid in Dagster's keys.
 _NO_KEY = re.compile(r"[/\\*?\[\]{}\x00-\x1f\x7f\ud800-\udfff]|\.\.\.|^\.{0,2}$")
@@ -280,7 +280,7 @@ def list_deliveries(
             f"it cannot be listed: {redacted(error)}",
             table=str(directory),
             operation="looking for new partitions",
-            state="Nothing was requested; the next tick looks again.",
+            state=NOTHING_REQUESTED,
         ) from None
 
 
@@ -356,7 +356,7 @@ def _links_refused(root: str | Path, partition: str, link: str) -> SourceError:
         f"{link!a} of the source partition {partition!a} is a link, and links are not followed.",
         table=without_query(root),
         operation="reading a source partition",
-        state="Nothing was read.",
+        state=NOTHING_READ,
         hint="Let the files themselves be delivered. Find out who made the link: it may lead to "
         "what that user cannot read.",
     )
@@ -369,7 +369,7 @@ def _no_directory(
         f"the source partition {partition!a} has no directory: {problem}.",
         table=without_query(root),
         operation="reading a source partition",
-        state="Nothing was read.",
+        state=NOTHING_READ,
         hint=hint,
     )
 
@@ -395,7 +395,7 @@ def delivery(
             f"it cannot be listed: {redacted(error)}",
             table=without_query(directory),
             operation="looking for a delivery",
-            state="Nothing was read.",
+            state=NOTHING_READ,
         ) from None
 
 

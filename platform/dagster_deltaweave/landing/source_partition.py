@@ -22,7 +22,7 @@ from dagster_deltaweave.storage import file_system
 from deltaweave._validation import check_given_location
 from deltaweave.delta.jvm import translated
 from deltaweave.delta.log import STRICTLY
-from deltaweave.errors import DeltaweaveError, SourceError, StatementError
+from deltaweave.errors import NOTHING_READ, DeltaweaveError, SourceError, StatementError
 from deltaweave.identifiers import is_path, quoted
 
 if TYPE_CHECKING:
@@ -370,7 +370,7 @@ def _not_taken(problem: str, table: str) -> StatementError:
         f"{problem}.",
         table=table,
         operation="reading a source partition",
-        state="Nothing was read.",
+        state=NOTHING_READ,
         hint="Leave it out.",
     )
 

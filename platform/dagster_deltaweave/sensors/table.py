@@ -34,7 +34,7 @@ from dagster_deltaweave.sensors.target_tables import SensorTarget, Target, check
 from dagster_deltaweave.storage import redacted, without_query
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset
 from deltaweave._validation import check_given_location
-from deltaweave.errors import SourceError
+from deltaweave.errors import NOTHING_REQUESTED, SourceError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -382,7 +382,7 @@ def _look(watched: _Watched, before: Progress | None) -> tuple[Progress, list[Lo
             f"its log cannot be read: {redacted(error)}",
             table=watched.shown,
             operation="looking for new versions",
-            state="Nothing was requested; the next tick looks again.",
+            state=NOTHING_REQUESTED,
         ) from None
     return looked
 

@@ -43,7 +43,7 @@ from dagster_deltaweave.tables import (
     WriteDeclaration,
     table_declaration,
 )
-from deltaweave.errors import SourceError
+from deltaweave.errors import NOTHING_REQUESTED, SourceError
 from deltaweave.identifiers import is_path
 
 _Job = JobDefinition | UnresolvedAssetJobDefinition
@@ -292,5 +292,5 @@ def _held(location: str, key: AssetKey) -> HeldPartitions | None:
             "known which partitions it holds.",
             table=location,
             operation="looking for new partitions",
-            state="Nothing was requested; the next tick looks again.",
+            state=NOTHING_REQUESTED,
         ) from None

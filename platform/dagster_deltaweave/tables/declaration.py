@@ -70,23 +70,23 @@ class Namespace:
         """
         schema = self.schema or (key.path[-2] if len(key.path) > 1 else None)
         if not schema:
-            raise _without_place(
-                key,
+            raise locating_error(
+                key.to_user_string(),
                 "nothing names the schema of its table.",
                 f"Give the asset the metadata {SCHEMA}, its key a prefix, or the IO manager a "
                 "schema.",
             )
         if schema.lower() == "delta" and not self.catalog:
-            raise _without_place(
-                key,
+            raise locating_error(
+                key.to_user_string(),
                 f"without a catalog, {schema}.{key.path[-1]} may mean a path.",
                 f"Name the catalog too, by the metadata {CATALOG} or by the IO manager's catalog.",
             )
         parts = [part for part in (self.catalog, schema, key.path[-1]) if part]
         for part in parts:
             if "/" in part or part in (".", ".."):
-                raise _without_place(
-                    key,
+                raise locating_error(
+                    key.to_user_string(),
                     f"{part!r} is no name in a catalog: catalogs make directories of names.",
                     "Name another schema, or give the asset another key.",
                 )
@@ -108,12 +108,10 @@ def namespace_in(metadata: Mapping[str, Any], asset: str) -> Namespace:
     names = {word: _text(metadata.get(word)) for word in (CATALOG, SCHEMA)}
     for word, name in names.items():
         if name is not None and not name.strip():
-            raise StatementError(
+            raise locating_error(
+                asset,
                 f"the {word} in the asset's metadata is empty.",
-                table=asset,
-                operation="locating",
-                state=NOTHING_DONE,
-                hint=f"Name a {word}, or leave it out of the metadata.",
+                f"Name a {word}, or leave it out of the metadata.",
             )
     return Namespace(names[CATALOG], names[SCHEMA])
 
@@ -145,14 +143,9 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _without_place(key: AssetKey, problem: str, hint: str) -> StatementError:
-    return StatementError(
-        problem,
-        table=key.to_user_string(),
-        operation="locating",
-        state=NOTHING_DONE,
-        hint=hint,
-    )
+def locating_error(table: str | None, problem: str, hint: str) -> StatementError:
+    """Return the error for a table that has no place, or not the one that it should have."""
+    return StatementError(problem, table=table, operation="locating", state=NOTHING_DONE, hint=hint)
 
 
 UPSERT_CLAUSES: tuple[Clause, ...] = (
@@ -543,13 +536,11 @@ class MergeOnReadDeclaration(TableDeclaration):
         if key.to_user_string() == own.to_user_string():
             return self
         if key.path[-1] != own.path[-1]:
-            raise StatementError(
+            raise locating_error(
+                key.to_user_string(),
                 f"the asset was declared as {own.to_user_string()}, and its key was replaced: the "
                 "assets of a merge-on-read table are found by each other's names.",
-                table=key.to_user_string(),
-                operation="locating",
-                state=NOTHING_DONE,
-                hint="Name the table by name= of @merge_on_read_asset, and give the three assets "
+                "Name the table by name= of @merge_on_read_asset, and give the three assets "
                 "one prefix.",
             )
         return replace(self, view=AssetKey([*key.path[:-1], self.view.path[-1]]))

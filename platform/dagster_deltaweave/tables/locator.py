@@ -21,9 +21,10 @@ from dagster_deltaweave.tables.declaration import (
     Namespace,
     TableDeclaration,
     TablePlace,
+    locating_error,
 )
 from dagster_deltaweave.tables.places import path_under
-from deltaweave.errors import NOTHING_DONE, SourceError, StatementError
+from deltaweave.errors import NOTHING_READ, SourceError
 from deltaweave.identifiers import string_token
 
 if TYPE_CHECKING:
@@ -73,12 +74,10 @@ def check_is_of(table: Table, own: str) -> None:
     owner = table.setting(OWNER)
     if owner in (None, own):
         return
-    raise StatementError(
+    raise locating_error(
+        table.path_or_name,
         f"it is the table of the asset {owner}, and not that of {own}: their keys give one name.",
-        table=table.path_or_name,
-        operation="locating",
-        state=NOTHING_DONE,
-        hint="Give one of the two assets another schema in its metadata, or another key. If they "
+        "Give one of the two assets another schema in its metadata, or another key. If they "
         "share the table on purpose, declare it for both by table=…. If the asset has a new key, "
         "under which nothing counts as applied that was applied under the old one, "
         f"say so: ALTER TABLE … SET TBLPROPERTIES ('{OWNER}' = {string_token(own)}).",
@@ -167,12 +166,11 @@ def run_locator(resources: object, io_manager_key: str) -> TableLocator:
     manager = getattr(resources, io_manager_key)
     locator = getattr(manager, "locator", None)
     if not isinstance(locator, TableLocator):
-        raise StatementError(
+        raise locating_error(
+            None,
             f"the resource {io_manager_key} is no SparkDeltaIOManager but a "
             f"{type(manager).__name__}, which has no tables.",
-            operation="locating",
-            state=NOTHING_DONE,
-            hint="Name the resource that has them, by io_manager_key=.",
+            "Name the resource that has them, by io_manager_key=.",
         )
     return locator
 
@@ -235,7 +233,7 @@ def load_merge_on_read(
             f"{READ_METADATA_KEY} needs versions, and rows that are merged on read have none.",
             table=declaration.view.to_user_string(),
             operation="READ",
-            state="Nothing was read.",
+            state=NOTHING_READ,
             hint=f"Read its changes: {declaration.changes.to_user_string()} is an asset too.",
         )
     table = open_merge_on_read(tables, declaration)

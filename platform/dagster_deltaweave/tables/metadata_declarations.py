@@ -23,10 +23,11 @@ from dagster_deltaweave.tables.declaration import (
     TablePlace,
     WriteDeclaration,
     equal_keys_condition,
+    locating_error,
     namespace_in,
 )
 from dagster_deltaweave.tables.options import IdempotentBy, Order, SchemaPolicy
-from deltaweave.errors import NOTHING_DONE, StatementError
+from deltaweave.errors import StatementError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -207,13 +208,11 @@ def _in_namespace(declared: _Place, metadata: Mapping[str, Any], asset: str) -> 
     elif declared.table is not None:
         problem = f"its table is declared to be {declared.table}"
     if problem is not None:
-        raise StatementError(
+        raise locating_error(
+            asset,
             f"the asset's metadata names a {SCHEMA if namespace.schema else CATALOG}, but "
             f"{problem}.",
-            table=asset,
-            operation="locating",
-            state=NOTHING_DONE,
-            hint=f"Leave {SCHEMA} and {CATALOG} out of the metadata, or leave out the table.",
+            f"Leave {SCHEMA} and {CATALOG} out of the metadata, or leave out the table.",
         )
     return replace(declared, namespace=namespace)
 

@@ -20,9 +20,10 @@ from dagster_deltaweave.tables.declaration import (
     MergeOnReadDeclaration,
     TableDeclaration,
     TablePlace,
+    locating_error,
 )
 from dagster_deltaweave.tables.metadata_declarations import table_declaration, table_place
-from deltaweave.errors import NOTHING_DONE, DeltaweaveError, StatementError
+from deltaweave.errors import DeltaweaveError, StatementError
 from deltaweave.identifiers import is_path
 
 PathOf = Callable[[AssetKey, TablePlace | None], str]
@@ -171,12 +172,10 @@ def path_under(root: str, key: AssetKey) -> str:
     """
     problem = problem_of_table_key(key)
     if problem is not None:
-        raise StatementError(
+        raise locating_error(
+            key.to_user_string(),
             problem,
-            table=key.to_user_string(),
-            operation="locating",
-            state=NOTHING_DONE,
-            hint="Give the asset another key, or its table a path of its own.",
+            "Give the asset another key, or its table a path of its own.",
         )
     return "/".join([root.rstrip("/"), *key.path])
 

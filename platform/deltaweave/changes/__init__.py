@@ -4,7 +4,6 @@
 - `options`: the options of change data capture, each declared once, and their checks.
 - `debezium`: turns Debezium's envelopes into rows for `apply_changes`.
 - `events`: reads source rows as events with a key, an operation, a sequence and values.
-- `unusable_events`: what is wrong with events that cannot be applied.
 - `delivery`: a batch as a caller hands it over, and the table of its unusable events.
 
 Each side applies events in its own way, and knows no other side's inside:

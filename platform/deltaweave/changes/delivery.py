@@ -15,10 +15,9 @@ from pyspark.sql import functions as F
 
 from deltaweave import clauses
 from deltaweave._retries import again_after_a_conflict
-from deltaweave.changes.events import Events
+from deltaweave.changes.events import WRONG, Events
 from deltaweave.changes.lineage import OfOneLine, holds_pair, newest_in_line
 from deltaweave.changes.side_table import encryption_of, noted_now
-from deltaweave.changes.unusable_events import WRONG
 from deltaweave.delta.commit import reset_session_pair, session_pair, without_session_pair
 from deltaweave.delta.jvm import json_text, suppress_cleanup_errors, translated
 from deltaweave.delta.log import TableSnapshot

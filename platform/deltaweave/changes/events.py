@@ -7,6 +7,7 @@ they arrive and in whatever batches, and later steps only take maxima.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,19 +17,12 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantT
 
 from deltaweave.changes.conversions import collectable, constant, hashed, nullable, spelled
 from deltaweave.changes.table_columns import TableColumns
-from deltaweave.changes.unusable_events import (
-    ABSENT,
-    WRONG,
-    Parts,
-    absent_of,
-    refused,
-    warnings_of,
-    wrong_of,
-)
-from deltaweave.delta.jvm import suppress_cleanup_errors, translated
+from deltaweave.delta.jvm import grouped, json_text, suppress_cleanup_errors, translated
 from deltaweave.delta.scan import from_cache
 from deltaweave.errors import SourceError, StatementError
 from deltaweave.identifiers import column, quoted
+
+logger = logging.getLogger(__name__)
 
 PREFIX = "_cdc_"
 """Prefix of the columns that belong to change data capture, here and in tables."""
@@ -43,6 +37,16 @@ UPSERT, DELETE, TRUNCATE = "upsert", "delete", "truncate"
 
 _LAST = 2**63 - 1
 NO_COLUMN = "_cdc_no_column"
+
+WRONG = "_cdc_wrong"
+"""Column of events: why an event is unusable, its message and itself; null if it is usable."""
+
+_SHOWN = 10
+
+ABSENT = "_cdc_absent"
+"""Column of events: the columns that the event's message does not have (array of strings)."""
+
+_FIELD = "absent"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +63,7 @@ class EventShape:
             or null in a row, if it sets all.
         ignore_nulls: Whether an upsert leaves columns alone that are null in it.
         inserts: Condition of upserts whose key is known to be new, or None.
-        message: Column with the event's message (`unusable_events.Parts`), or None.
+        message: Column with the event's message (`Parts`), or None.
         log_fields: The fields of sequences by which logs are told apart, see `epochs`.
         table: The table's columns, where events are stored; None if it has the names of the events.
     """
@@ -139,18 +143,7 @@ class Events:
 def read_events(
     source: DataFrame, shape: EventShape, *, table: str, rescues: bool = False
 ) -> Events:
-    """Read the source's rows as events, kept in the executors' memory until `let_go()`.
-
-    Args:
-        source: The rows.
-        shape: How they are read.
-        table: The table, for errors.
-        rescues: Whether events that cannot be applied are returned apart.
-
-    Raises:
-        StatementError: A column or condition cannot be resolved, or its type has no order.
-        SourceError: Events cannot be applied, and are not rescued; up to 10 are named.
-    """
+    """Read the source's rows as events, kept in the executors' memory until `let_go()`."""
     with translated(table, operation="reading changes", otherwise=SourceError):
         kept = _shaped(source, shape, table, rescues).persist()
         try:
@@ -318,3 +311,107 @@ def _is_null(at: Column, data_type: DataType) -> Column:
         for field in data_type:
             missing = missing | _is_null(at[field.name], field.dataType)
     return missing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The parts of a source's rows that decide whether they are usable.
+
+    Attributes:
+        keys: The key columns.
+        needs_key: Whether the event needs a key.
+        has_sequence: Whether it has a sequence.
+        present: The columns that it says it sets, or None if events do not say.
+        message: Column with the event's message, a struct of `place`, `problem` and `event`
+            (strings), or None.
+    """
+
+    keys: Sequence[str]
+    needs_key: Column
+    has_sequence: Column
+    present: Column | None
+    message: str | None
+
+
+def wrong_of(source: DataFrame, parts: Parts, *, keeps_events: bool) -> Column:
+    """Return `_cdc_wrong` of a source's rows: a struct of `reason`, `message` and `event`."""
+    lacks_key = F.lit(False)
+    for key in parts.keys:
+        lacks_key = lacks_key | column(key).isNull()
+    nulls = F.concat_ws(", ", *[F.when(column(k).isNull(), F.lit(k)) for k in parts.keys])
+    null_key = F.when(parts.needs_key & lacks_key, F.concat(F.lit("a null in its key "), nulls))
+    reasons = [null_key, F.when(~parts.has_sequence, F.lit("no sequence"))]
+    if parts.present is not None:
+        unknown = F.array_except(parts.present, F.array(*map(F.lit, source.columns)))
+        named = F.concat(F.lit("the name of a missing column: "), F.array_join(unknown, ", "))
+        reasons.append(F.when(F.size(unknown) > 0, named))
+    none = F.lit(None).cast("string")
+    place, event = none, none
+    if keeps_events:
+        every = F.struct(*[column(name).alias(name) for name in source.columns])
+        event = json_text(every, with_nulls=True)
+    if parts.message is not None:
+        message = column(parts.message)
+        reasons.insert(0, message["problem"])
+        place, event = message["place"], message["event"]
+    reason = F.coalesce(*reasons)
+    wrong = F.struct(reason.alias("reason"), place.alias("message"), event.alias("event"))
+    return F.when(reason.isNotNull(), wrong)
+
+
+def refused(
+    rows: DataFrame, keys: Sequence[str], at: Column, count: tuple[int, int], table: str
+) -> SourceError:
+    """Return the error that names up to 10 of the unusable events.
+
+    `count` has the number of unusable events and that of the batch.
+    """
+    # As text from Spark, because Python has no dates after the year 9999.
+    texts = [column(key).cast("string") for key in keys]
+    shown = rows.select(F.col(WRONG), at.cast("string"), *texts).take(_SHOWN)
+    found = []
+    for wrong, sequence, *of_key in shown:
+        named = ", ".join(f"{key}={value}" for key, value in zip(keys, of_key, strict=True))
+        place = f" ({wrong.message})" if wrong.message else ""
+        found.append(f"{named} at {sequence}{place} has {wrong.reason}")
+    return SourceError(
+        f"{count[0]} of {count[1]} events cannot be applied: {'; '.join(found)}.",
+        table=table,
+        operation="reading changes",
+        hint="Correct them or filter them out, or have them put into a table of their own "
+        "(rescued=).",
+    )
+
+
+def absent_of(source: DataFrame, message: str | None) -> list[Column]:
+    """Return `_cdc_absent` of a source's rows, if their messages say it.
+
+    `message` names the column with the message, a struct that may have the field `absent`, or is
+    None.
+    """
+    of_type = None if message is None else source.schema[message].dataType
+    if message is None or not isinstance(of_type, StructType) or _FIELD not in of_type.names:
+        return []
+    return [column(message)[_FIELD].alias(ABSENT)]
+
+
+def warnings_of(rows: DataFrame, is_upsert: Column, table: str) -> tuple[str, ...]:
+    """Return a warning that names the columns that no upsert's message has, and log it."""
+    if ABSENT not in rows.columns:
+        return ()
+    of_upserts = rows.where(is_upsert).select(ABSENT)
+    # Most batches have a message with all columns, which ends the first job.
+    if of_upserts.where(F.coalesce(F.size(ABSENT) <= 0, F.lit(True))).take(1):
+        return ()
+    count = F.lit(of_upserts.count())
+    names_of_events = of_upserts.select(F.explode(ABSENT).alias("name"))
+    of_column = grouped(names_of_events, ["name"], [F.count(F.lit(1)).alias("count")])
+    names = sorted(row["name"] for row in of_column.where(F.col("count") == count).collect())
+    if not names:
+        return ()
+    warning = (
+        f"{table}: no message of the batch has the column {', '.join(names)}, which stays as it "
+        "is, or null: is the name right in schema=?"
+    )
+    logger.warning(warning)
+    return (warning,)

@@ -1,12 +1,9 @@
-"""The columns of a table, and what the tables beside it call them.
+"""The columns of a table, what the tables beside it call them, and how it stores texts of CHAR.
 
-Columns of a table are added, renamed, dropped and widened, and events that were stored before are
-read after that. So they are stored by the names that the columns have in the table's files. A
-rename does not change these, and a column that is dropped and added again gets another one. Without
-column mapping, they are the columns' names.
-
-Earlier releases stored events by the columns' names. In a table that was created with column
-mapping, the two differ, and both are looked up.
+Columns are added, renamed, dropped and widened, and events that were stored before are read after
+that. So they are stored by the names that the columns have in the table's files; without column
+mapping, these are the columns' names. Earlier releases stored events by the columns' names. In a
+table that was created with column mapping, the two differ, and both are looked up.
 """
 
 from __future__ import annotations
@@ -14,7 +11,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
+from pyspark.errors import ParseException
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -22,13 +21,13 @@ from pyspark.sql.types import (
     CharType,
     DataType,
     MapType,
+    StringType,
     StructField,
     StructType,
     VarcharType,
 )
 
-from deltaweave.changes.conversions import FROM, has_fields_of, names_of, once, plain
-from deltaweave.changes.limited_texts import has_char, limits_of, padded, with_padded_parts
+from deltaweave.changes.conversions import FROM, by_case, has_fields_of, names_of, once, plain
 from deltaweave.delta.log import TableSnapshot, physical_name
 from deltaweave.delta.statement import OF_LIMITED_LENGTH
 
@@ -63,9 +62,7 @@ class TableColumns:
     def of(cls, table: TableSnapshot, own: Sequence[str]) -> TableColumns:
         """Read the columns of a version of a table.
 
-        Args:
-            table: The version.
-            own: The names of the columns that the table has of itself; the first has its sequences.
+        `own` names the columns that the table has of itself; the first has its sequences.
         """
         is_mapped = table.metadata.column_mapping != "none"
         # A table that got column mapping later has the names of then in its files.
@@ -131,11 +128,6 @@ class TableColumns:
         CHAR texts have blanks up to the column's length, and neither they nor VARCHAR texts have
         blanks beyond it. A longer text stays as it is, and the write fails. So does it for blanks
         beyond the length in an array, map or struct.
-
-        Args:
-            name: The column.
-            value: The value.
-            held: Its type.
         """
         limits = self._limits_of(name)
         if isinstance(limits, VarcharType):
@@ -208,3 +200,91 @@ def _of_fields(data_type: DataType, change: Callable[[StructField], StructField]
         of_key, of_value = data_type.keyType, data_type.valueType
         return MapType(_of_fields(of_key, change), _of_fields(of_value, change))
     return data_type
+
+
+@lru_cache(maxsize=256)
+def limits_of(text: str) -> DataType | None:
+    """Parse a type with CHAR and VARCHAR, as the metadata of a column has it.
+
+    None if names of fields in it would need quotes, which Spark leaves out and cannot read either.
+    """
+    try:
+        parsed = StructType.fromDDL(f"limits {text}")
+    except ParseException:
+        return None
+    assert isinstance(parsed, StructType)
+    limits: DataType = parsed["limits"].dataType
+    return limits
+
+
+def has_char(limits: DataType | None) -> bool:
+    """Return whether a type has CHAR at any depth."""
+    if isinstance(limits, StructType):
+        return any(has_char(field.dataType) for field in limits)
+    if isinstance(limits, ArrayType):
+        return has_char(limits.elementType)
+    if isinstance(limits, MapType):
+        return has_char(limits.keyType) or has_char(limits.valueType)
+    return isinstance(limits, CharType)
+
+
+def padded(text: Column, limits: CharType, otherwise: Column) -> Column:
+    """Pad a text with blanks up to the length of its type; return another if it is longer."""
+    fits = F.length(text) <= limits.length
+    return F.when(fits, F.rpad(text, limits.length, " ")).otherwise(otherwise)
+
+
+def with_padded_parts(value: Column, held: DataType, table: DataType, limits: DataType) -> Column:
+    """Pad the texts of CHAR at every depth.
+
+    `limits` is the type that the table has, with its lengths. Its names of fields are those with
+    which it was created.
+    """
+    if isinstance(limits, CharType):
+        return padded(value, limits, value) if isinstance(held, StringType) else value
+    # A field may be of another type than when it was created: dropped, and added again.
+    if not has_char(limits) or not type(held) is type(table) is type(limits):
+        return value
+    if isinstance(held, ArrayType) and isinstance(table, ArrayType):
+        assert isinstance(limits, ArrayType)
+        types = held.elementType, table.elementType, limits.elementType
+        return F.transform(value, lambda item: with_padded_parts(item, *types))
+    if isinstance(held, MapType) and isinstance(table, MapType):
+        assert isinstance(limits, MapType)
+        of_keys = held.keyType, table.keyType, limits.keyType
+        of_values = held.valueType, table.valueType, limits.valueType
+        keys = F.transform(F.map_keys(value), lambda key: with_padded_parts(key, *of_keys))
+        values = F.transform(F.map_values(value), lambda of: with_padded_parts(of, *of_values))
+        return F.map_from_arrays(keys, values)
+    if isinstance(held, StructType) and isinstance(table, StructType):
+        assert isinstance(limits, StructType)
+        return _with_padded_fields(value, held, table, limits)
+    return value
+
+
+def _with_padded_fields(
+    value: Column, held: StructType, table: StructType, limits: StructType
+) -> Column:
+    types = by_case(table)
+    limits_of_fields = _limits_by_field(list(types), limits)
+    fields = []
+    for field in held:
+        part, lower = value[field.name], field.name.lower()
+        if lower in limits_of_fields:
+            of_part = types[lower].dataType, limits_of_fields[lower]
+            part = with_padded_parts(part, field.dataType, *of_part)
+        fields.append(part.alias(field.name))
+    return F.when(value.isNotNull(), F.struct(*fields))
+
+
+def _limits_by_field(names: list[str], limits: StructType) -> dict[str, DataType]:
+    """Map the names that fields have now to their types as they were when created.
+
+    A field that was renamed is found by its position.
+    """
+    created = by_case(limits)
+    found = {name: created[name].dataType for name in names if name in created}
+    for name, (earlier, field) in zip(names, created.items(), strict=False):
+        if name not in created and earlier not in names:
+            found[name] = field.dataType
+    return found

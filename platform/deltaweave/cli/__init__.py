@@ -1,18 +1,13 @@
 """The command line: `deltaweave merge`, `explain`, `apply-changes`, `history`, `inspect`, ….
 
 - `project`: `init`, a Dagster project with a first table.
-- `statements`: `merge` and `explain`, of a MERGE as text or in a file.
-- `changes`: `apply-changes`, of change events in any order.
-- `malformed_records`: which column of a record cannot be read as its declared type.
-- `upkeep`: `maintain`, which compacts and vacuums a table where it needs it.
-- `merge_history`: `history`, the merges of a table.
-- `inspection`: `inspect`, how its rows are laid out.
+- `merges`: `merge` and `explain`, of a MERGE; `apply-changes`, of change events in any order;
+  `maintain`, which compacts and vacuums a table where it needs it.
+- `inspection`: `inspect`, how a table's rows are laid out; `history`, its merges; their charts.
 - `health`: `doctor`, whether this machine can run merges, and what is missing.
 - `warm`: `warm stop`, which ends Spark drivers that stay between runs.
-- `charts`: what `--plot` draws.
 - `commits`: tables on a disk and their commits, read without Spark.
-- `options`: what several commands take.
-- `steps`: what a terminal shows while a command works.
+- `options`: what several commands take, and what a terminal shows while they work.
 
 A command ends with 0 if it did what it was asked, with 1 if that failed, with 2 if its arguments
 make no sense, and with 3 if it is unknown whether a merge was committed. Results go to the
@@ -27,13 +22,10 @@ from typing import Annotated
 try:
     import typer
 
-    from deltaweave.cli.changes import apply_changes
     from deltaweave.cli.health import doctor
-    from deltaweave.cli.inspection import inspect
-    from deltaweave.cli.merge_history import history
+    from deltaweave.cli.inspection import history, inspect
+    from deltaweave.cli.merges import apply_changes, explain_merge, maintain, run_merge
     from deltaweave.cli.project import init
-    from deltaweave.cli.statements import explain_merge, run_merge
-    from deltaweave.cli.upkeep import maintain
     from deltaweave.cli.warm import warm
 except ModuleNotFoundError as error:  # the engine is installed without the command line's libraries
     sys.exit(f"The command line needs {error.name}: pip install {error.name}.")

@@ -17,8 +17,7 @@ from rich.table import Table as Shown
 
 from deltaweave._session import java_found, java_problem
 from deltaweave._terminal import FAILED, quiet_session
-from deltaweave.cli.options import Conf, Json, Verbose, print_json
-from deltaweave.cli.steps import Steps
+from deltaweave.cli.options import Conf, Json, Steps, Verbose, print_json
 from deltaweave.errors import DeltaweaveError
 
 if TYPE_CHECKING:

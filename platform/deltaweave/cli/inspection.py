@@ -1,9 +1,12 @@
-"""The command `inspect`: how the rows of a table are laid out."""
+"""The commands that read: `inspect`, how a table's rows are laid out, and `history`, its merges."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,8 +15,7 @@ from rich.console import Console
 from rich.table import Table as Shown
 
 from deltaweave._terminal import check_plot
-from deltaweave.cli.charts import plot_files
-from deltaweave.cli.commits import table_on_disk
+from deltaweave.cli.commits import Commit, commits_on_disk, table_on_disk
 from deltaweave.cli.options import (
     Catalog,
     Conf,
@@ -27,14 +29,37 @@ from deltaweave.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from pyspark.sql import Row, SparkSession
     from pyspark.sql.types import StructType
 
     from deltaweave.delta.log import FileLayout, KeyOverlap, TableSnapshot
 
+
 _MEBIBYTE = 1 << 20
 # With more, the ranges of the columns that `--key` names are compared alone.
 _FILES_OF_ALL_COLUMNS = 10_000
+
+# A metric of the history, and what its column is called.
+_COLUMNS = {
+    "numTargetRowsUpdated": "updated",
+    "numTargetRowsInserted": "inserted",
+    "numTargetRowsDeleted": "deleted",
+    "numTargetRowsCopied": "copied",
+    "numTargetFilesRemoved": "files -",
+    "numTargetFilesAdded": "files +",
+}
+_TIME = "executionTimeMs"
+
+# A metric of the history, how the legend calls it, and its color.
+_ROWS = (
+    ("numTargetRowsUpdated", "updated", "#5b3fd6"),
+    ("numTargetRowsInserted", "inserted", "#0e7490"),
+    ("numTargetRowsDeleted", "deleted", "#d1495b"),
+    ("numTargetRowsCopied", "copied unchanged", "#cfd3dc"),
+)
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 @dataclass(frozen=True)
@@ -136,7 +161,7 @@ def _on_disk(table: str, key: list[str], small_bytes: int, conf: list[str]) -> _
         layout_in_log,
         newest_on_disk,
     )
-    from deltaweave.engine.floating_bounds import count_floating_bounds_on_disk
+    from deltaweave.engine.file_upkeep import count_floating_bounds_on_disk
 
     version = newest_on_disk(directory)
     if version is None:
@@ -222,3 +247,127 @@ def _as_text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(value) or "none"
     return "none" if value is None else str(value)
+
+
+def history(
+    table: TableName,
+    limit: Annotated[int, typer.Option(help="How many of the newest merges.", min=1)] = 20,
+    plot: Plot = None,
+    conf: Conf = [],  # noqa: B006  # typer reads it and hands on a list of its own
+    catalog: Catalog = None,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """List the merges of a table with their metrics, the newest first.
+
+    For a table on a disk, the log is read without Spark.
+    """
+    check_plot(plot)
+    merges: Sequence[Commit | Row] | None = None
+    with reading_disk(table):
+        found = commits_on_disk(table, conf)
+        if found is not None:
+            merges = list(islice((each for each in found if each.operation == "MERGE"), limit))
+    if merges is None:
+        from deltaweave import Table
+
+        with working("Reading the log", conf, catalog, verbose=verbose) as spark:
+            of_merges = Table(spark, table).history().where("operation = 'MERGE'")
+            merges = of_merges.limit(limit).collect()
+    if plot is not None:
+        plot_merges([_as_json(merge) for merge in merges], table, plot)
+    if json:
+        print_json([_as_json(merge) for merge in merges])
+        return
+    shown = Shown("version", box=SIMPLE_HEAD, padding=0)
+    shown.add_column("time", no_wrap=True)
+    for name in (*_COLUMNS.values(), "s"):
+        shown.add_column(name, justify="right")
+    for merge in merges:
+        metrics = merge.operationMetrics or {}
+        counts = [f"{int(metrics.get(name, 0)):,}" for name in _COLUMNS]
+        seconds = f"{int(metrics.get(_TIME, 0)) / 1000:,.2f}"
+        shown.add_row(str(merge.version), f"{merge.timestamp:%Y-%m-%d %H:%M}", *counts, seconds)
+    Console(highlight=False).print(shown)
+
+
+def _as_json(merge: Commit | Row) -> dict[str, Any]:
+    metrics = {name: int(value) for name, value in (merge.operationMetrics or {}).items()}
+    return {"version": merge.version, "timestamp": merge.timestamp.isoformat(), "metrics": metrics}
+
+
+def plot_merges(merges: Sequence[Mapping[str, Any]], table: str, path: Path) -> None:
+    """Draw the rows and the seconds of each merge, the oldest first.
+
+    The merges come newest first, each with its `version` and `metrics`.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    oldest_first = list(reversed(merges))
+    versions = [str(merge["version"]) for merge in oldest_first]
+    figure = _figure(6)
+    rows, seconds = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+    below = [0] * len(oldest_first)
+    for metric, label, color in _ROWS:
+        counts = [int(merge["metrics"].get(metric, 0)) for merge in oldest_first]
+        rows.bar(versions, counts, bottom=below, label=label, color=color, width=0.6)
+        below = [low + count for low, count in zip(below, counts, strict=True)]
+    rows.set_ylabel("rows")
+    rows.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+    rows.yaxis.set_major_formatter("{x:,.0f}")
+    rows.set_title(f"Merges into {table}", loc="left", fontweight="bold", pad=28)
+    # Above the bars, which it would hide.
+    rows.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(_ROWS), frameon=False)
+    times = [int(merge["metrics"].get("executionTimeMs", 0)) / 1000 for merge in oldest_first]
+    seconds.bar(versions, times, color="#8a90a0", width=0.6)
+    seconds.set_ylabel("seconds")
+    seconds.set_xlabel("version that the merge committed")
+    for axes in (rows, seconds):
+        _plain(axes)
+    if len(versions) > 30:
+        seconds.set_xticks(range(0, len(versions), len(versions) // 15))
+    figure.savefig(path)
+
+
+def plot_files(files: Mapping[int, int], small_bytes: int, table: str, path: Path) -> None:
+    """Draw how many files there are of each size; those below the limit are small.
+
+    `files` has the number of files by the power of two at which their sizes begin.
+    """
+    powers = range(min(files), max(files) + 1) if files else range(0)
+    figure = _figure(4)
+    axes = figure.subplots()
+    bars = axes.bar(
+        [_size(2**power) for power in powers],
+        [files.get(power, 0) for power in powers],
+        color=["#d1495b" if 2**power < small_bytes else "#5b3fd6" for power in powers],
+    )
+    axes.bar_label(bars, labels=[f"{files[power]:,}" if power in files else "" for power in powers])
+    if len(powers) > 8:
+        axes.tick_params(axis="x", rotation=45)
+    axes.set_xlabel(f"size of the file, at least; files below {_size(small_bytes)} are red")
+    axes.set_ylabel("files")
+    axes.set_title(f"Files of {table}", loc="left", fontweight="bold")
+    _plain(axes)
+    figure.savefig(path)
+
+
+def _figure(height: float) -> Figure:
+    # Not by pyplot, which chooses a backend for this machine's screen and keeps each figure.
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(8, height), layout="constrained")
+
+
+def _plain(axes: Axes) -> None:
+    """Draw lines for the values behind the bars, and no box around them."""
+    axes.set_axisbelow(True)
+    axes.grid(axis="y", color="#e3e5ea")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(length=0)
+
+
+def _size(size_in_bytes: int) -> str:
+    """Write a size in the largest unit that it fills, as `64 KiB`."""
+    power = min(max(size_in_bytes.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
+    return f"{size_in_bytes / 1024**power:.4g} {_UNITS[power]}"

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from deltaweave._terminal import FAILED, fail
+from deltaweave.warm_driver.address import WarmDriverError, check_peer, sockets
 
 warm = typer.Typer(no_args_is_help=True, help="The Spark drivers that stay between runs.")
+
+_SECONDS_FOR_AN_ANSWER = 20
 
 
 @warm.callback()
@@ -24,9 +32,6 @@ def stop(
     ] = False,
 ) -> None:
     """End the warm drivers of this user on this machine; ends with 1 if one is in use."""
-    from deltaweave.warm_driver.address import WarmDriverError
-    from deltaweave.warm_driver.stop import stop_drivers
-
     try:
         drivers = stop_drivers(also_in_use=force)
     except WarmDriverError as error:
@@ -42,3 +47,57 @@ def stop(
         typer.echo(f"{used} the driver of process {driver.pid}: --force ends it.", err=True)
     if in_use:
         raise typer.Exit(FAILED)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a driver answered.
+
+    Attributes:
+        pid: Process id of its keeper.
+        clients: How many processes used it.
+        is_stopped: Whether it accepts no client any more; it then ends within seconds.
+    """
+
+    pid: int
+    clients: int
+    is_stopped: bool
+
+
+def stop_drivers(*, also_in_use: bool) -> list[Asked]:
+    """Ask all warm drivers of this user on this machine to end, and wait until they do.
+
+    `also_in_use` stops those that processes use, too: their runs then fail.
+    """
+    asked = []
+    for place in sockets():
+        answer = _asked(place, "also in use" if also_in_use else "if idle")
+        if answer is not None:
+            asked.append(answer)
+    return asked
+
+
+def _asked(place: Path, what: str) -> Asked | None:
+    """Ask the keeper at a socket; None if there is none, or one of another release."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_SECONDS_FOR_AN_ANSWER)
+        try:
+            connection.connect(str(place))
+            check_peer(connection)
+            connection.sendall(json.dumps({"stop": what}).encode() + b"\n")
+            with connection.makefile("r", encoding="utf-8") as stream:
+                line = stream.readline()
+        except OSError:  # the socket of a keeper that was killed, or one that does not answer
+            return None
+    if not line:
+        return None
+    answer = json.loads(line)
+    if answer["stops"]:
+        _wait_until_gone(place)
+    return Asked(answer["pid"], answer["clients"], answer["stops"])
+
+
+def _wait_until_gone(place: Path) -> None:
+    end = time.monotonic() + _SECONDS_FOR_AN_ANSWER
+    while place.exists() and time.monotonic() < end:
+        time.sleep(0.05)

@@ -1,7 +1,7 @@
 """What differs between the tested releases of Spark and Delta: a function for each difference.
 
 Each function calls what the session's release has; its docstring names the release that changed it.
-`deltaweave._releases` lists the pairs.
+`deltaweave._session` lists the pairs.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ would do.
 - `prune`, `pairs`: the candidate files, and the pairs of matching rows.
 - `strategies`, `backends`: how changes become files, and who finds and writes them.
 - `commit`: the loop of runs and commits; `staged` is what it commits.
-- `merge_run`, `preconditions`, `settings`: what every phase of one run needs to know.
+- `merge_run`: what every phase of one run needs to know, with settings and preconditions.
 - `report`: metrics and result.
 - `tasks`: what executors run in Python.
 - `phases`, `columns`, `limits`: names and times of phases, names of added columns, thresholds.

@@ -1,17 +1,19 @@
-"""The boundary between the local backend and Spark: what a local attempt cannot do, Spark does.
+"""The boundary between the engine's Python and Spark: what an attempt cannot do, Spark does.
 
 While nothing is written, no error of an attempt decides a merge, unless it is the merge's answer:
 Spark would give it too, or the caller asked to stop. Whoever writes deletes what was written before
-the error comes here.
+the error comes here. The first task that finds no pyarrow or numpy on executors is the last.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakKeyDictionary
 
 from deltaweave.delta.jvm import raise_hidden_interrupts, translated
 from deltaweave.engine.tasks import NotRewritableError
@@ -25,6 +27,11 @@ from deltaweave.errors import (
     SourceError,
     SourceLostError,
 )
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
 
 logger = logging.getLogger(__name__)
 
@@ -45,14 +52,21 @@ _Result = TypeVar("_Result")
 
 _warnings: ContextVar[list[str] | None] = ContextVar("warnings", default=None)
 
+WITHOUT_PYARROW = "the executors' Python has no pyarrow or no numpy (spark.pyspark.python)"
+
+_IS_MISSING = re.compile(
+    r"No module named '(pyarrow|numpy)['.]|PACKAGE_NOT_INSTALLED[^\n]*(PyArrow|pyarrow|NumPy|numpy)"
+)
+
+# The interpreters that lack one, by the driver that starts them.
+_LACKING: WeakKeyDictionary[SparkContext, set[str]] = WeakKeyDictionary()
+
 
 def attempted(table: str, otherwise: str, attempt: Callable[[], _Result]) -> _Result | None:
     """Run an attempt; return its result, None if it is refused or fails and Spark must do the work.
 
-    Args:
-        table: The table's name in messages.
-        otherwise: What is done then, such as "Spark does the merge".
-        attempt: The attempt. It leaves nothing written if it raises.
+    `otherwise` says what is done then, e.g. "Spark does the merge". An attempt that raises leaves
+    nothing written.
 
     Raises:
         DeltaweaveError: The error is the merge's answer. An interrupt is raised, too.
@@ -76,13 +90,7 @@ def was_cancelled(error: Exception) -> bool:
 
 
 def warn_of_fallback(table: str, otherwise: str, reason: str) -> None:
-    """Log a warning that an attempt failed, and add it to the warnings of the merge's result.
-
-    Args:
-        table: The table's name in messages.
-        otherwise: What is done instead.
-        reason: Why, without values of rows.
-    """
+    """Log a warning that an attempt failed, and add it to the warnings of the merge's result."""
     warning = f"{otherwise}: {reason}"
     logger.warning("%s: %s", table, warning)
     noted = _warnings.get()
@@ -108,3 +116,27 @@ def reason_of(error: Exception) -> str:
     """
     known = error.error_class if isinstance(error, DeltaweaveError) else None
     return f"{type(error).__name__} ({known})" if known else type(error).__name__
+
+
+def lacks_pyarrow(spark: SparkSession) -> bool:
+    """Return whether a task has found that the executors' Python lacks pyarrow or numpy."""
+    context = spark.sparkContext
+    return context.pythonExec in _LACKING.get(context, ())
+
+
+def found_without_pyarrow(spark: SparkSession, error: Exception) -> bool:
+    """Return whether a task failed for lack of one of them; warn once, and remember it."""
+    if not _IS_MISSING.search(str(error)):
+        return False
+    context = spark.sparkContext
+    lacking = _LACKING.setdefault(context, set())
+    if context.pythonExec not in lacking:
+        lacking.add(context.pythonExec)
+        logger.warning(
+            "The executors' Python (%s) has no pyarrow or no numpy. Spark rewrites files that "
+            "could be copied in place, and key indexes are not used. Install both there, or set "
+            "spark.pyspark.python (or PYSPARK_PYTHON) to an interpreter that has them, and "
+            "start a new session: this one does not try again.",
+            context.pythonExec,
+        )
+    return True

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deltaweave._validation import counted
-from deltaweave._verdict import Verdict
+from deltaweave._validation import Verdict, counted
 from deltaweave.delta.commit import Transaction, transaction_on
 from deltaweave.delta.jvm import own_session, translated
 from deltaweave.delta.log import FileList
@@ -17,11 +16,9 @@ from deltaweave.engine.backends import (
     local_eligibility,
     may_find_by_keys,
 )
-from deltaweave.engine.merge_run import MergeRun
+from deltaweave.engine.merge_run import MergeRun, MergeSettings, Preconditions
 from deltaweave.engine.phases import Phases
-from deltaweave.engine.preconditions import Preconditions
 from deltaweave.engine.prune import candidate_files, files_by_conditions, stored_index
-from deltaweave.engine.settings import MergeSettings
 from deltaweave.engine.source import PreparedSource, SourceKeys, prepared_source, source_keys
 from deltaweave.engine.strategies import Strategy, choose_strategy
 

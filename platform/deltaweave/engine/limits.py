@@ -173,7 +173,7 @@ MAX_LOCAL_PARTITIONS = 100
 MAX_LOCAL_CHANGED_FRACTION = 0.8
 
 # Threads that read and write files. Where it rewrites, each holds 128 MiB of rows, which become a
-# row group (tasks/row_groups), and a batch of 16 MiB up to three times (tasks/batches).
+# row group (tasks/batches), and a batch of 16 MiB up to three times (tasks/batches).
 MAX_LOCAL_THREADS = 4
 
 

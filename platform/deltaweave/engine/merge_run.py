@@ -1,15 +1,41 @@
-"""One run of a merge: what every phase needs to know."""
+"""One run of a merge: what every phase needs to know, the session's settings, the preconditions."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 
-from deltaweave.delta.commit import Transaction
+from pyspark.sql import SparkSession
+
+from deltaweave._validation import YES, Verdict, no
+from deltaweave.delta.commit import Lease, Transaction, TransactionId, is_applied
+from deltaweave.delta.jvm import number_setting
 from deltaweave.delta.statement import ResolvedMerge
+from deltaweave.engine import limits
 from deltaweave.engine.phases import Phases
-from deltaweave.engine.preconditions import Preconditions
-from deltaweave.engine.settings import MergeSettings
 from deltaweave.engine.source import PreparedSource
+from deltaweave.errors import CommitConflictError
+
+logger = logging.getLogger(__name__)
+
+ON_DRIVER = "spark.deltaweave.merge.onDriver"
+"""Whether small merges run on the driver, with few Spark jobs or none: `auto`, the default (if the
+source is known or estimated to be small), `true` (if it turns out to be small) or `false`. With
+`false`, Spark also finds all matches; else a driver with a local master looks them up for merges of
+up to 4 million source rows, which Spark writes."""
+
+REWRITE_IN_PLACE = "spark.deltaweave.merge.rewriteInPlace"
+"""Whether files are rewritten in place: `auto` (if there is enough to copy), `true` or `false`."""
+
+MAX_MARKED_FRACTION = "spark.deltaweave.merge.maxMarkedFraction"
+"""A file is rewritten if more than this fraction of its rows would be marked; 1 always marks."""
+
+MAX_COMMIT_ATTEMPTS = "spark.deltaweave.merge.maxCommitAttempts"
+"""Maximum commits that a merge tries; 1 never tries again.
+
+Where it is not set, a merge runs `limits.DEFAULT_RUNS` times at most, and tries to commit what it
+wrote more often.
+"""
 
 
 @dataclass(frozen=True)
@@ -43,3 +69,115 @@ class MergeRun:
     def on(self, transaction: Transaction) -> MergeRun:
         """Return this run with a transaction on a newer version."""
         return replace(self, transaction=transaction)
+
+
+@dataclass(frozen=True)
+class Preconditions:
+    """What the caller wants to hold; `deltaweave.merge` describes the options.
+
+    Attributes:
+        idempotency: The transaction id that the commit adds, or None.
+        applied_before: The version of that id that the table must still hold at the commit, -1 for
+            none; None for any.
+        computed_from: The version of the target that the merge must read; None for the newest.
+        lease: The version that the table must still hold of an application id, or None.
+    """
+
+    idempotency: TransactionId | None = None
+    applied_before: int | None = None
+    computed_from: int | None = None
+    lease: Lease | None = None
+
+    @property
+    def transaction_ids(self) -> dict[str, int]:
+        """The versions that the commit adds, by their application ids."""
+        pair = {} if self.idempotency is None else dict([self.idempotency])
+        return pair if self.lease is None else {**pair, **self.lease.marks}
+
+    @property
+    def must_commit(self) -> bool:
+        """Whether there is something to commit even if the merge changes nothing."""
+        of_lease = self.lease is not None and self.lease.marks and self.lease.are_committed_alone
+        return self.idempotency is not None or bool(of_lease)
+
+    @property
+    def application_ids(self) -> list[str]:
+        """The application ids whose versions in the table must not change until the commit."""
+        ids = [] if self.idempotency is None else [self.idempotency.application_id]
+        lease = None if self.lease is None else self.lease.application_id
+        return ids if lease is None else [*ids, lease]
+
+    def is_applied(self, transaction: Transaction) -> bool:
+        """Return whether the table holds the idempotency pair, or a later version of its id.
+
+        Fail where it holds neither the pair nor the version `applied_before`.
+        """
+        if self.idempotency is None:
+            return False
+        application, applied = self.idempotency
+        table, pair = transaction.merge.table, (application, applied)
+        held = transaction.last_applied(application)
+        version = transaction.version
+        if not is_applied(pair, held, self.applied_before, table=table, version=version):
+            return False
+        logger.info("%s: %s was applied before", table, pair)
+        return True
+
+    def check_lease(self, transaction: Transaction) -> None:
+        """Fail where another run has taken the lease."""
+        if self.lease is not None and self.lease.application_id is not None:
+            held = transaction.last_applied(self.lease.application_id)
+            self.lease.check(held, table=transaction.merge.table, version=transaction.version)
+
+    def check_version(self, transaction: Transaction) -> None:
+        """Fail where the source was computed from another version of the target."""
+        if self.computed_from not in (None, transaction.version):
+            raise CommitConflictError(
+                f"its source was computed from version {self.computed_from}.",
+                table=transaction.merge.table,
+                version=transaction.version,
+                hint="Compute it again from the newest version.",
+            )
+
+
+@dataclass(frozen=True)
+class MergeSettings:
+    """The settings of one merge.
+
+    Attributes:
+        local: The value of `ON_DRIVER`.
+        in_place: The value of `REWRITE_IN_PLACE`.
+        max_marked_fraction: The value of `MAX_MARKED_FRACTION`, or its default.
+        max_commits: Maximum calls of Delta's commit.
+        max_runs: Maximum runs of the merge.
+    """
+
+    local: str
+    in_place: str
+    max_marked_fraction: float
+    max_commits: int
+    max_runs: int
+
+    @classmethod
+    def read(cls, spark: SparkSession) -> MergeSettings:
+        """Read the settings of a session."""
+        commits = int(number_setting(spark, MAX_COMMIT_ATTEMPTS, otherwise=-1, is_whole=True))
+        default = limits.DEFAULT_MAX_MARKED_FRACTION
+        return cls(
+            local=(spark.conf.get(ON_DRIVER, "auto") or "auto").lower(),
+            in_place=(spark.conf.get(REWRITE_IN_PLACE, "auto") or "auto").strip().lower(),
+            max_marked_fraction=number_setting(spark, MAX_MARKED_FRACTION, otherwise=default),
+            max_commits=limits.DEFAULT_COMMIT_ATTEMPTS if commits < 0 else commits,
+            max_runs=limits.DEFAULT_RUNS if commits < 0 else commits,
+        )
+
+    @property
+    def allows_local(self) -> Verdict:
+        """Whether the local backend may work; any value other than the three means `false`."""
+        return YES if self.local in ("auto", "true") else no(f"{ON_DRIVER} is {self.local}")
+
+    @property
+    def allows_in_place(self) -> Verdict:
+        """Whether files may be copied in place; any value other than the three means `false`."""
+        allowed = self.in_place in ("auto", "true")
+        return YES if allowed else no(f"{REWRITE_IN_PLACE} is {self.in_place}")

@@ -30,11 +30,9 @@ from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine.attempts import warnings_noted
 from deltaweave.engine.backends import DeclinedError, LocalBackend, SparkBackend
 from deltaweave.engine.commit import CommitLoop, merge_result
-from deltaweave.engine.merge_run import MergeRun
+from deltaweave.engine.merge_run import MergeRun, MergeSettings, Preconditions
 from deltaweave.engine.phases import Phases
-from deltaweave.engine.preconditions import Preconditions
 from deltaweave.engine.report import MergeMetrics, MergeResult, StrategyName, TouchedFiles
-from deltaweave.engine.settings import MergeSettings
 from deltaweave.engine.source import check_same_source
 from deltaweave.engine.staged import Staged
 from deltaweave.engine.strategies import choose_strategy

@@ -4,9 +4,7 @@ Starting a driver takes ten seconds, attaching to one that runs about half a sec
 
 - `keeper`: the process that starts a driver, serves it and ends it.
 - `client`: `attach`, which gives this process a session of its own on the driver.
-- `attached`: PySpark's objects in a process that is attached.
 - `address`: the socket at which the driver of a configuration is found.
-- `stop`: `stop_drivers`, which asks all drivers of this user to end.
 
 Each process has its own session (settings, temporary views, functions), its own jobs, its own py4j
 connection with the objects and callbacks behind it, and Python workers that run its code. The

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
 
 from deltaweave._session import local_conf
 from deltaweave.warm_driver.address import Address, WarmDriverError, address, check_peer
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +31,82 @@ _ORPHANED_SECONDS = 120
 
 _lock = threading.Lock()
 _attachment: Attachment | None = None
+
+
+class AttachedContext(SparkContext):
+    """A SparkContext that ends only for this process.
+
+    Attributes:
+        job_tag: The tag of all jobs of this process.
+    """
+
+    job_tag: str
+
+    def stop(self) -> None:
+        """Detach from the driver, which continues. The next session starts another Spark."""
+        self._jsc: Any = None  # what PySpark would stop
+        super().stop()
+        forget_gateway()
+
+    def cancelAllJobs(self) -> None:  # noqa: N802 - PySpark's name, and what it calls on Ctrl-C
+        """Cancel the jobs of this process."""
+        self.cancelJobsWithTag(self.job_tag)
+
+
+def attached_session(port: int, secret: str, job_tag: str) -> SparkSession:
+    """Attach to the session behind the keeper's py4j server, as this process's PySpark session.
+
+    The keeper gave `job_tag` to this process's jobs.
+    """
+    # PySpark reads these to find a running JVM. Child processes must not see the token.
+    os.environ["PYSPARK_GATEWAY_PORT"] = str(port)
+    os.environ["PYSPARK_GATEWAY_SECRET"] = secret
+    try:
+        gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
+    finally:
+        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+    java = gateway.jvm.org.apache.spark
+    lent = java.sql.classic.SparkSession.getActiveSession().get()
+    java_context = java.api.java.JavaSparkContext.fromSparkContext(lent.sparkContext())
+    context = AttachedContext(
+        gateway=gateway,
+        jsc=java_context,
+        conf=SparkConf(_jconf=java_context.getConf()),
+        # Spark reuses Python workers with the same environment. Workers that imported other code
+        # than this process must not run its functions.
+        environment={"DELTAWEAVE_CODE": code_stamp()},
+    )
+    context.job_tag = job_tag
+    return SparkSession(context, lent)
+
+
+def forget_gateway() -> None:
+    """Make PySpark start its own JVM for the next session."""
+    SparkContext._gateway = SparkContext._jvm = None
+
+
+def code_stamp() -> str:
+    """Hash the code of this process: its own files and the installed packages."""
+    paths = sysconfig.get_paths()
+    libraries = tuple(paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    digest = hashlib.sha256()
+    for path in (*libraries, *sorted(_own_files(libraries))):
+        if os.path.exists(path):
+            found = os.stat(path)  # of a directory: a package was installed or removed
+            digest.update(f"{path} {found.st_mtime_ns} {found.st_size}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _own_files(libraries: tuple[str, ...]) -> Iterator[str]:
+    """Yield Python files of all imported packages and modules that are not libraries."""
+    for name in {name.partition(".")[0] for name in list(sys.modules)}:
+        module = sys.modules.get(name)
+        if not isinstance(module, ModuleType):
+            continue
+        for root in [*vars(module).get("__path__", ()), vars(module).get("__file__")]:
+            if not root or root.startswith(libraries):
+                continue
+            yield from map(str, Path(root).rglob("*.py")) if os.path.isdir(root) else [root]
 
 
 @dataclass(frozen=True)
@@ -64,18 +144,11 @@ def attach(
 ) -> Attachment:
     """Attach this process to the warm driver of a configuration, until the process ends.
 
-    Args:
-        spark_conf: Spark configuration, as `local_session` takes it.
-        name: What this process does, for the log and the Spark UI, e.g. `run 0a1b2c3d`.
-        idle_seconds: How long the driver is kept without a client.
-        orphaned_seconds: The same time, if the parent processes of all its clients have ended.
-
-    Raises:
-        WarmDriverError: This process has another Spark already, or the driver did not start.
+    `name` says what this process does, for the log and the Spark UI, e.g. `run 0a1b2c3d`. Without a
+    client, the driver is kept for `idle_seconds`, or for `orphaned_seconds` if the parent processes
+    of all its clients have ended.
     """
     global _attachment
-    from pyspark import SparkContext
-
     spark_conf = dict(spark_conf or {})
     # Python workers must run the interpreter that holds this environment's packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -101,7 +174,6 @@ def attach(
 
 
 def _attach(place: Address, name: str, settings: Mapping[str, Any]) -> Attachment:
-    from deltaweave.warm_driver.attached import attached_session, forget_gateway
 
     hello = {"name": name, "owner": os.getppid(), "idle_seconds": settings["idle_seconds"]}
     with place.locked():

@@ -12,7 +12,7 @@ from pyspark.sql.types import IntegerType, StringType, StructType
 
 import deltaweave
 from deltaweave import MergeOnReadTable, Table
-from deltaweave.engine.settings import ON_DRIVER, REWRITE_IN_PLACE
+from deltaweave.engine.merge_run import ON_DRIVER, REWRITE_IN_PLACE
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column, quoted, table_name
 from tests.settings import configured

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from deltaweave import Table
-from deltaweave.cli import app, charts
-from deltaweave.engine.settings import ON_DRIVER
+from deltaweave.cli import app, inspection
+from deltaweave.engine.merge_run import ON_DRIVER
 from tests.builders import frame, write_table
 from tests.readers import give_floating_bounds
 from tests.settings import configured
@@ -230,11 +230,11 @@ def test_charts_of_nothing_and_of_much_are_drawn(tmp_path: Path) -> None:
     metrics = {"numTargetRowsUpdated": 3, "executionTimeMs": 1500}
     merges = [{"version": version, "metrics": metrics} for version in range(100, 0, -1)]
     for name, some in (("none", []), ("much", merges)):
-        charts.plot_merges(some, "orders", tmp_path / f"{name}.png")
+        inspection.plot_merges(some, "orders", tmp_path / f"{name}.png")
     for name, files in (("no_files", {}), ("files", {0: 1, 17: 1_000_000, 40: 2})):
-        charts.plot_files(files, 1 << 24, "orders", tmp_path / f"{name}.png")
+        inspection.plot_files(files, 1 << 24, "orders", tmp_path / f"{name}.png")
     assert len(list(tmp_path.glob("*.png"))) == 4
-    assert [charts._size(size) for size in (0, 1, 1 << 10, 64 << 10, 3 << 30, 1 << 50)] == [
+    assert [inspection._size(size) for size in (0, 1, 1 << 10, 64 << 10, 3 << 30, 1 << 50)] == [
         "0 B",
         "1 B",
         "1 KiB",

@@ -49,7 +49,7 @@ def assert_tells(
     message = str(error)
     assert message.startswith(f"MERGE into {table}")
     assert error.problem.rstrip() in message
-    assert errors.NOTHING_WRITTEN in message
+    assert errors.NOTHING_COMMITTED in message
     assert error.hint
     assert error.hint in message
 

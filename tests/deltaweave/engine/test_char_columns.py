@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import deltaweave
 from deltaweave import Table, errors
-from deltaweave.engine.settings import ON_DRIVER
+from deltaweave.engine.merge_run import ON_DRIVER
 from tests.builders import frame, write_table
 from tests.oracles import rows_as_text
 from tests.settings import configured

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from deltaweave.engine.settings import ON_DRIVER, REWRITE_IN_PLACE
+from deltaweave.engine.merge_run import ON_DRIVER, REWRITE_IN_PLACE
 from tests.big_source import collect_no_keys, keep_pairs_on_executors
 from tests.merge_cases.case import (
     COPY_ON_WRITE,

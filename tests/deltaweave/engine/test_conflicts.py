@@ -20,7 +20,7 @@ from deltaweave.delta.commit.commit_call import replacement_shown
 from deltaweave.delta.commit.written_files import OwnFiles
 from deltaweave.delta.statement import analyzer
 from deltaweave.engine import run
-from deltaweave.engine.settings import MAX_COMMIT_ATTEMPTS
+from deltaweave.engine.merge_run import MAX_COMMIT_ATTEMPTS
 from tests.builders import frame, write_table
 from tests.oracles import newest_version, rows_as_text
 from tests.settings import configured

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 import deltaweave
 from deltaweave import Table
 from deltaweave.delta.jvm import Jvm
-from deltaweave.engine.settings import ON_DRIVER, REWRITE_IN_PLACE
+from deltaweave.engine.merge_run import ON_DRIVER, REWRITE_IN_PLACE
 from tests.builders import write_table
 from tests.settings import configured
 

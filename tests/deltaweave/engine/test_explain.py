@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import Table
-from deltaweave.engine.settings import REWRITE_IN_PLACE
+from deltaweave.engine.merge_run import REWRITE_IN_PLACE
 from tests.builders import frame, write_table
 from tests.settings import configured
 

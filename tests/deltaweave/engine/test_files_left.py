@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from deltaweave import MergeResult, Table
 from deltaweave.engine import limits
-from deltaweave.engine.settings import MAX_MARKED_FRACTION
+from deltaweave.engine.merge_run import MAX_MARKED_FRACTION
 from tests.big_source import keep_pairs_on_executors
 from tests.builders import frame, write_table
 from tests.merge_cases import CASES_BY_NAME

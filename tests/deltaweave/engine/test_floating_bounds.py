@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, IntegerType, StructType
 
 from deltaweave import Table
-from deltaweave.engine import floating_bounds
-from deltaweave.engine.settings import ON_DRIVER, REWRITE_IN_PLACE
+from deltaweave.engine import file_upkeep
+from deltaweave.engine.merge_run import ON_DRIVER, REWRITE_IN_PLACE
 from deltaweave.maintenance import OPERATIONS, UpkeepPolicy
 from tests.builders import frame, write_table
 from tests.oracles import actions, newest_version
@@ -87,11 +87,11 @@ def test_upkeep_rewrites_files_with_bounds_of_floating_values(
 def test_without_footers_bounds_are_not_known(
     monkeypatch: pytest.MonkeyPatch, kind: DataType, expected: int | None
 ) -> None:
-    monkeypatch.setattr(floating_bounds, "storage_of", lambda table: None)
+    monkeypatch.setattr(file_upkeep, "storage_of", lambda table: None)
     metadata = SimpleNamespace(schema=StructType().add("d", kind))
     table: Any = SimpleNamespace(metadata=metadata)
-    assert floating_bounds.count_floating_bounds(table) == expected
-    assert floating_bounds.rewrite_floating_bounds(table, table) == expected
+    assert file_upkeep.count_floating_bounds(table) == expected
+    assert file_upkeep.rewrite_floating_bounds(table, table) == expected
 
 
 def is_of_the_engine(file: Path) -> bool:

@@ -26,8 +26,7 @@ from deltaweave.delta.commit.commit_call import committed
 from deltaweave.delta.commit.transaction import Transaction
 from deltaweave.engine import limits, run
 from deltaweave.engine.commit import loop, rebase
-from deltaweave.engine.merge_run import MergeRun
-from deltaweave.engine.settings import MAX_COMMIT_ATTEMPTS, REWRITE_IN_PLACE
+from deltaweave.engine.merge_run import MAX_COMMIT_ATTEMPTS, REWRITE_IN_PLACE, MergeRun
 from tests.builders import Rows, frame, write_table
 from tests.locks import is_free, waits_for_locks
 from tests.oracles import actions, all_files, newest_version, rows_as_text

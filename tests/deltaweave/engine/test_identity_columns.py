@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaweave import Table
-from deltaweave.engine.settings import REWRITE_IN_PLACE
+from deltaweave.engine.merge_run import REWRITE_IN_PLACE
 from tests.big_source import keep_pairs_on_executors
 from tests.builders import frame, write_table
 from tests.oracles import change_feed

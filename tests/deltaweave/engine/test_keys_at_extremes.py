@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 import deltaweave
 from deltaweave import Table
 from deltaweave.delta.log import statistics
-from deltaweave.engine.settings import REWRITE_IN_PLACE
+from deltaweave.engine.merge_run import REWRITE_IN_PLACE
 from tests.big_source import collect_no_keys
 from tests.builders import write_table
 from tests.oracles import rows_as_text

@@ -18,9 +18,8 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import MergeResult, Table, errors
-from deltaweave._verdict import Verdict
 from deltaweave.delta.commit.written_files import OwnFiles
-from deltaweave.engine import file_format
+from deltaweave.engine import file_format, prune
 from deltaweave.engine.attempts import attempted, warnings_noted
 from deltaweave.engine.backends.local import eligibility
 from deltaweave.engine.backends.local import files as local_files
@@ -28,11 +27,10 @@ from deltaweave.engine.backends.local import matches as local_matches
 from deltaweave.engine.backends.local import merge as local_merge
 from deltaweave.engine.backends.local import partitions as local_partitions
 from deltaweave.engine.backends.local import values as local_values
-from deltaweave.engine.prune import candidates
-from deltaweave.engine.settings import ON_DRIVER, REWRITE_IN_PLACE
+from deltaweave.engine.merge_run import ON_DRIVER, REWRITE_IN_PLACE
 from deltaweave.engine.source import collected
-from deltaweave.engine.strategies import file_copies
-from deltaweave.engine.tasks import NotRewritableError, file_statistics, storage
+from deltaweave.engine.strategies import copy_in_place
+from deltaweave.engine.tasks import NotRewritableError, TableFormat, file_statistics, storage
 from tests.builders import frame, write_table
 from tests.on_driver import rows_of, written_on_driver
 from tests.oracles import actions, all_files, newest_version
@@ -119,7 +117,7 @@ def test_files_that_fail_are_one_warning_that_quotes_no_row(
         for number in range(5_000)
     }
     with caplog.at_level(logging.DEBUG, "deltaweave"), warnings_noted() as warnings:
-        file_copies._warn_of_failed("t", {"rewritten.parquet": None} | reasons)
+        copy_in_place._warn_of_failed("t", {"rewritten.parquet": None} | reasons)
     assert warnings == [
         "Spark rewrites 5000 of 5001 files, the first of them 0.parquet: "
         "Error0, Error1, Error2, Error3, Error4"
@@ -130,7 +128,7 @@ def test_files_that_fail_are_one_warning_that_quotes_no_row(
 
 def test_no_file_that_fails_is_no_warning() -> None:
     with warnings_noted() as warnings:
-        file_copies._warn_of_failed("t", {"rewritten.parquet": None})
+        copy_in_place._warn_of_failed("t", {"rewritten.parquet": None})
     assert not warnings
 
 
@@ -166,7 +164,7 @@ STEPS = {
     "reading the source's files": (collected, "_read", 0),
     "evaluating the source": (collected, "with_broken_values", 0),
     "collecting keys": (collected, "collected_keys", 0),
-    "pruning": (candidates, "may_match", 0),
+    "pruning": (prune, "may_match", 0),
     "opening files": (local_matches, "check_copyable", 0),
     "reading keys": (local_matches, "_read", 0),
     "joining": (local_matches, "_joined", 0),
@@ -362,11 +360,11 @@ def test_no_directory_is_searched_where_no_task_was_started(
     target(spark, path, "in place")
     asked, searched = list[str](), list[object]()
 
-    def refuse(transaction: object) -> Verdict:
-        asked.append("columns")
-        return Verdict(False, "refused by the test")
+    def refuse(transaction: object, columns: object) -> TableFormat:
+        asked.append("format")
+        raise NotRewritableError("refused by the test")
 
-    monkeypatch.setattr(file_copies, "written_columns", refuse)
+    monkeypatch.setattr(copy_in_place, "table_format", refuse)
     monkeypatch.setattr(OwnFiles, "delete_all", lambda *given: searched.append(given))
     with configured(spark, {ON_DRIVER: "false", REWRITE_IN_PLACE: "true"}):
         result = merged(spark, path, "in place")

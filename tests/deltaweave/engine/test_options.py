@@ -140,7 +140,7 @@ def test_an_error_of_the_fallback_says_whether_anything_was_committed(
         deltaweave.merge(spark, statement, fallback="builtin")
     error = raised.value
     is_known = not others_merge or expected is errors.AmbiguousMatchError
-    assert error.state == (errors.NOTHING_WRITTEN if is_known else errors.STATE_UNKNOWN)
+    assert error.state == (errors.NOTHING_COMMITTED if is_known else errors.STATE_UNKNOWN)
     assert (error.error_class, error.version) == (error_class, 0)
     assert newest_version(refused) == others_merge
 

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import AtomicType, BooleanType, DateType, DoubleType, IntegralType
 
 import deltaweave
-from deltaweave.engine.settings import ON_DRIVER, REWRITE_IN_PLACE
+from deltaweave.engine.merge_run import ON_DRIVER, REWRITE_IN_PLACE
 from deltaweave.engine.tasks import reader_contract
 from tests import other_readers
 from tests.oracles import change_feed, rows_as_text

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from deltaweave import Table
 from deltaweave.engine import limits
-from deltaweave.engine.settings import MAX_MARKED_FRACTION, REWRITE_IN_PLACE
+from deltaweave.engine.merge_run import MAX_MARKED_FRACTION, REWRITE_IN_PLACE
 from tests.builders import frame
 from tests.merge_cases.case import MergeCase, by_source_update, delete, insert_all, update_all
 from tests.oracles import Outcome, Stage, commit_info, rows_as_text

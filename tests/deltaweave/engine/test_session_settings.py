@@ -19,7 +19,7 @@ from deltaweave import MergeResult, Table, errors
 from deltaweave.delta.commit import rewrite_files, without_session_pair
 from deltaweave.delta.jvm import IGNORING_FILES
 from deltaweave.engine import run
-from deltaweave.engine.settings import (
+from deltaweave.engine.merge_run import (
     MAX_COMMIT_ATTEMPTS,
     MAX_MARKED_FRACTION,
     ON_DRIVER,

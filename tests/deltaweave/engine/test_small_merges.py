@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import deltaweave
 from deltaweave import Table, errors
-from deltaweave.delta.jvm.threads import alongside
+from deltaweave.delta.jvm.sessions import alongside
 from deltaweave.delta.log.file_list import FileList
 from deltaweave.delta.scan import with_files_chosen
 from tests.builders import frame, write_table

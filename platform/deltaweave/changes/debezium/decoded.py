@@ -1,20 +1,37 @@
-"""Envelopes that a decoder made of Avro or Protobuf: structs, whose values have types."""
+"""Envelopes that a decoder made of Avro or Protobuf: structs, whose values have types.
+
+A value that its column does not hold exactly is refused, at every depth. A value with parts is read
+in two steps: `with_parts` converts it, and leaves null in place of a part that the column does not
+hold; `is_lost` returns whether there is such a part. Each step reads each part once, so that the
+plan grows with the types and not with the power of their depth.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
-
-from deltaweave.changes.debezium.decoded_values import (
-    has_parts,
-    is_lost,
-    may_lose,
-    read_value,
-    with_parts,
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    MapType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
 )
+
+from deltaweave.changes.conversions import by_case, is_as, once, plain, widens
 from deltaweave.changes.debezium.envelopes import (
     OPERATION,
     ROW,
@@ -24,13 +41,23 @@ from deltaweave.changes.debezium.envelopes import (
     Messages,
 )
 from deltaweave.changes.debezium.placeholders import Placeholder
-from deltaweave.changes.debezium.values import ReadValue, TextValue, TimeUnit
+from deltaweave.changes.debezium.values import (
+    SCALED,
+    TIMES,
+    ReadValue,
+    TextValue,
+    TimeUnit,
+    fraction_digits,
+)
 from deltaweave.delta.jvm import json_text
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column
 
 # Of a column with parts: what was read of it, and whether a part was lost.
 _READ, _LOST = "_cdc_read_", "_cdc_lost_"
+
+_NESTED = (StructType, ArrayType, MapType)
+_BINARY = (FloatType, DoubleType)
 
 
 def rows_of_structs(
@@ -133,3 +160,156 @@ def _check_has(wanted: StructType, found: Mapping[str, StructField], held: Struc
             operation="reading changes",
             hint=f"Leave it out of schema. Messages have {', '.join(held.names)}.",
         )
+
+
+def has_parts(held: DataType, wanted: DataType) -> bool:
+    """Return whether values are converted part by part."""
+    return isinstance(held, _NESTED) and isinstance(wanted, _NESTED) and not is_as(held, wanted)
+
+
+def may_lose(held: DataType, wanted: DataType) -> bool:
+    """Return whether a type lacks values of another one, at any depth."""
+    if isinstance(held, StructType) and isinstance(wanted, StructType):
+        return any(may_lose(of.dataType, field.dataType) for of, field in _pairs(held, wanted))
+    if isinstance(held, ArrayType) and isinstance(wanted, ArrayType):
+        return may_lose(held.elementType, wanted.elementType)
+    if isinstance(held, MapType) and isinstance(wanted, MapType):
+        has_keys = _holds_each(held.keyType, wanted.keyType)
+        return not has_keys or may_lose(held.valueType, wanted.valueType)
+    if isinstance(wanted, StringType) and not isinstance(held, StructType):
+        return False
+    return not _holds_each(held, wanted)
+
+
+def read_value(
+    value: Column, held: DataType, field: StructField, place: Column, unit: TimeUnit
+) -> ReadValue:
+    """Read a value without parts as a column's type."""
+    wanted = field.dataType
+    if _holds_each(held, wanted):
+        return ReadValue.fine(value.cast(wanted))
+    is_nested = isinstance(held, _NESTED)
+    text = json_text(value) if is_nested else value.cast("string")
+    has_scale = isinstance(held, StructType) and set(held.names) == {"scale", "value"}
+    semantic = F.lit(SCALED if has_scale else None).cast("string")
+    as_text = TextValue(field.name, text, place, unit, semantic, F.lit(None))
+    if is_nested and isinstance(wanted, (StringType, NumericType)):
+        return as_text.as_type(wanted)
+    if isinstance(held, (IntegralType, StringType)) and isinstance(wanted, (DateType, *TIMES)):
+        return as_text.as_type(wanted)
+    if isinstance(held, BinaryType) or not may_lose(held, wanted):
+        return ReadValue.fine(value.cast(wanted))
+    read = _exactly(value, held, wanted)
+    return as_text.checked(read, wanted, value.isNotNull() & read.isNull())
+
+
+def with_parts(value: Column, held: DataType, wanted: DataType, unit: TimeUnit) -> Column:
+    """Convert a value; a part that its type does not hold exactly is null.
+
+    Fields of structs are found by name. A map is null if a key is, or if two keys are the same.
+
+    The value is a column, a variable, or a field of these. `unit` is what numbers count since 1970
+    where the other type has times.
+    """
+    if is_as(held, wanted):
+        return value
+    if isinstance(held, StructType) and isinstance(wanted, StructType):
+        parts = {
+            field.name: with_parts(value[of.name], of.dataType, field.dataType, unit)
+            for of, field in _pairs(held, wanted)
+        }
+        none = F.lit(None)
+        fields = [parts.get(f.name, none.cast(plain(f.dataType))).alias(f.name) for f in wanted]
+        return F.when(value.isNotNull(), F.struct(*fields))
+    if isinstance(held, ArrayType) and isinstance(wanted, ArrayType):
+        return _with_items(value, held.elementType, wanted.elementType, unit)
+    if isinstance(held, MapType) and isinstance(wanted, MapType):
+        keys = _with_items(F.map_keys(value), held.keyType, wanted.keyType, unit)
+        values = _with_items(F.map_values(value), held.valueType, wanted.valueType, unit)
+        if _holds_each(held.keyType, wanted.keyType):
+            return F.map_from_arrays(keys, values)
+        return once(keys, lambda keys: F.when(_are_keys(keys), F.map_from_arrays(keys, values)))
+    field = StructField("part", wanted)
+    return read_value(value, held, field, F.lit("").cast("string"), unit).value
+
+
+def is_lost(value: Column, read: Column, held: DataType, wanted: DataType) -> Column:
+    """Return whether a part of a value is null in what was read of it.
+
+    `wanted` is the type of what was read, which may lose values.
+    """
+    if isinstance(held, StructType) and isinstance(wanted, StructType):
+        return reduce(
+            or_,
+            [
+                is_lost(value[of.name], read[field.name], of.dataType, field.dataType)
+                for of, field in _pairs(held, wanted)
+                if may_lose(of.dataType, field.dataType)
+            ],
+        )
+    if isinstance(held, ArrayType) and isinstance(wanted, ArrayType):
+        return _is_any_lost(value, read, held.elementType, wanted.elementType)
+    is_null = value.isNotNull() & read.isNull()
+    if not isinstance(held, MapType) or not isinstance(wanted, MapType):
+        return is_null
+    if not may_lose(held.valueType, wanted.valueType):
+        return is_null
+    values, of_read = F.map_values(value), F.map_values(read)
+    lost = _is_any_lost(values, of_read, held.valueType, wanted.valueType)
+    return lost if _holds_each(held.keyType, wanted.keyType) else is_null | lost
+
+
+def _with_items(values: Column, held: DataType, wanted: DataType, unit: TimeUnit) -> Column:
+    if is_as(held, wanted):
+        return values
+    return F.transform(values, lambda item: with_parts(item, held, wanted, unit))
+
+
+def _is_any_lost(values: Column, read: Column, held: DataType, wanted: DataType) -> Column:
+    lost = F.zip_with(values, read, lambda one, other: is_lost(one, other, held, wanted))
+    return F.coalesce(F.exists(lost, lambda each: each), F.lit(False))
+
+
+def _pairs(held: StructType, wanted: StructType) -> list[tuple[StructField, StructField]]:
+    """Return the fields that both structs have."""
+    there = by_case(held)
+    return [(there[f.name.lower()], f) for f in wanted if f.name.lower() in there]
+
+
+def _are_keys(keys: Column) -> Column:
+    """Return whether a map may have these keys."""
+    distinct = F.array_distinct(F.filter(keys, lambda key: key.isNotNull()))
+    return F.size(distinct) == F.size(keys)
+
+
+def _holds_each(held: DataType, wanted: DataType) -> bool:
+    """Return whether a type has each value of another one, and a different one for each."""
+    return is_as(held, wanted) or widens(held, wanted)
+
+
+def _exactly(value: Column, held: DataType, wanted: DataType) -> Column:
+    """Return a value in a type; null if the type does not hold it exactly.
+
+    A binary fraction holds the decimals next to it: a FLOAT holds the DOUBLE 0.1.
+    """
+    read = value.try_cast(wanted)
+    if isinstance(held, StringType) and isinstance(wanted, DecimalType):
+        return F.when(fraction_digits(value) <= wanted.scale, read)
+    is_same = read.try_cast(held).eqNullSafe(value)
+    if isinstance(wanted, DateType):
+        return F.when(is_same, read) if isinstance(held, TIMES) else read
+    if not isinstance(held, NumericType) or not isinstance(wanted, (NumericType, BooleanType)):
+        return read
+    if isinstance(held, IntegralType) and isinstance(wanted, _BINARY):
+        # Spark leaves FLOAT out where an INT is cast to FLOAT and then to DOUBLE.
+        is_same = read.try_cast("bigint").eqNullSafe(value.cast("bigint")) & _is_below_limit(value)
+    elif isinstance(wanted, _BINARY):
+        is_same = is_same | read.cast("string").try_cast(held).eqNullSafe(value)
+    elif isinstance(held, _BINARY) and isinstance(wanted, IntegralType):
+        is_same = read.cast("double").eqNullSafe(value.cast("double")) & _is_below_limit(read)
+    return F.when(is_same, read)
+
+
+def _is_below_limit(whole: Column) -> Column:
+    """Return whether a number is not the highest BIGINT, to which Spark casts the DOUBLE above."""
+    return whole.cast("bigint") != F.lit(2**63 - 1)

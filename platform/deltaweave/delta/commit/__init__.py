@@ -8,8 +8,7 @@
 - `partition_times`: the values of partitions in the hour that comes twice a year.
 - `table_write`: appends, overwrites and rewritten files, which need no merge.
 - `table_creation`: creates tables, also when several writers do so at once.
-- `table_lock`: lets one commit at a time through to a table on a disk.
-- `lock_file`: the file that it locks, and the record of who holds the lock.
+- `table_lock`: lets one commit at a time through to a table on a disk; the file that it locks.
 """
 
 from __future__ import annotations

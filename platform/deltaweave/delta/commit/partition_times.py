@@ -24,7 +24,7 @@ from deltaweave.delta.commit.written_files import OwnFiles, escaped, leave_out_c
 from deltaweave.delta.jvm import DeltaMetadata, JavaObject, Jvm, grouped, refuse_lenient_reads
 from deltaweave.delta.log import STRICTLY, TableSnapshot, actions
 from deltaweave.delta.releases import files_may_hold_partition_columns, partition_times_are_kept
-from deltaweave.errors import StatementError
+from deltaweave.errors import NOTHING_WRITTEN, StatementError
 from deltaweave.identifiers import column, quoted
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def check_partition_times(
         "session's zone for another one.",
         table=table,
         operation=operation,
-        state="Nothing was written.",
+        state=NOTHING_WRITTEN,
         hint="Take Delta 4.4, which has a jar for each Spark; or set spark.sql.session.timeZone "
         "to UTC, and -Duser.timezone=UTC in spark.driver.extraJavaOptions and "
         "spark.executor.extraJavaOptions.",

@@ -23,7 +23,7 @@ from deltaweave.delta.commit.table_lock import TableLock, alone_on_local_disk, l
 from deltaweave.delta.jvm import JavaObject, Jvm
 from deltaweave.delta.log import TableSnapshot, location_of_new_table
 from deltaweave.delta.releases import replace_operation
-from deltaweave.errors import AccessDeniedError, StatementError
+from deltaweave.errors import NOTHING_WRITTEN, AccessDeniedError, StatementError
 from deltaweave.identifiers import quoted
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _make(files: JavaObject, place: JavaObject, table: str) -> None:
             f"the directory {place.toString()} cannot be made: its file system refuses it.",
             table=table,
             operation="creation",
-            state="Nothing was written.",
+            state=NOTHING_WRITTEN,
             hint="Name a place on a disk that is mounted for writing, and that has room.",
         )
 
@@ -155,7 +155,7 @@ def _refuse_unwritable(directory: Path, table: str) -> None:
     """
     there = next(each for each in (directory, *directory.parents) if os.path.exists(each))
     about: dict[str, Any] = {"table": table, "operation": "creation"}
-    about["state"] = "Nothing was written."
+    about["state"] = NOTHING_WRITTEN
     if not there.is_dir():
         raise StatementError(
             f"{there} is a file, and not a directory.", hint="Name another place.", **about

@@ -4,7 +4,6 @@
 - `data_files`: which tables' data files the engine can write, and the AddFile actions for them.
 - `deletion_vectors`: writes deletion vectors, on the driver or in a Spark job, and unites them.
 - `object_stores`: which stores Python opens as Spark does, and how.
-- `missing_statistics`: computes statistics for files that were written without them.
 """
 
 from __future__ import annotations
@@ -51,7 +50,6 @@ from deltaweave.delta.files.deletion_vectors import (
     vectors_writable,
     without_files,
 )
-from deltaweave.delta.files.missing_statistics import compute_missing_statistics
 from deltaweave.delta.files.object_stores import settings_for_arrow
 
 __all__ = [
@@ -74,7 +72,6 @@ __all__ = [
     "capability",
     "codec",
     "comparable",
-    "compute_missing_statistics",
     "conditions_of_rows",
     "data_columns",
     "encryption_properties",

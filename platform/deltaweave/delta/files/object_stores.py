@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JJavaError
 
-from deltaweave._verdict import YES, Verdict, no
+from deltaweave._validation import YES, Verdict, no
 from deltaweave.delta.jvm import JavaObject, Jvm
 from deltaweave.delta.log import TableSnapshot, commit_file
 

@@ -1,20 +1,15 @@
 """Calls to the JVM: everything above this folder sees Python values or opaque Java objects.
 
-- `gateway`: the JVM of a session: names, collections, plans, expressions, functions of the JVM.
+- `gateway`: the JVM of a session: names, collections, plans, expressions, functions of the JVM; the
+  errors for arguments that are no session, no DataFrame or no name.
 - `data_frames`: DataFrames and Columns in few calls; rows collected as Arrow.
-- `sessions`: the active session, and the one for own queries; settings that are true, and zones.
-- `threads`: runs work for Spark in a second thread; interrupts that errors of Spark hide.
-- `arguments`: refuses arguments that are no session, no DataFrame or no name.
+- `sessions`: the active session, and the one for own queries; settings that are true, and zones;
+  work for Spark in a second thread, and the interrupts that errors of Spark hide.
 - `errors`: translates Java exceptions into the errors of `deltaweave.errors`.
 """
 
 from __future__ import annotations
 
-from deltaweave.delta.jvm.arguments import (
-    check_is_classic,
-    check_is_data_frame,
-    check_is_path_or_name,
-)
 from deltaweave.delta.jvm.data_frames import (
     aliased,
     between,
@@ -51,6 +46,9 @@ from deltaweave.delta.jvm.gateway import (
     JavaObject,
     Jvm,
     Plan,
+    check_is_classic,
+    check_is_data_frame,
+    check_is_path_or_name,
     jars_with,
     running_releases,
 )
@@ -59,16 +57,14 @@ from deltaweave.delta.jvm.sessions import (
     LAST_COMMIT,
     PAIR_VERSION,
     active,
+    alongside,
     in_session,
     is_on,
     number_setting,
     own_session,
+    raise_hidden_interrupts,
     reads_leniently,
     refuse_lenient_reads,
-)
-from deltaweave.delta.jvm.threads import (
-    alongside,
-    raise_hidden_interrupts,
     started,
 )
 

@@ -301,7 +301,7 @@ def _translation(
             kind = errors.LimitExceededError
             arguments |= limit.about("the driver's JVM has ended.")
     is_opening = about["operation"] == "opening"
-    state = errors.NOTHING_DONE if is_opening else errors.NOTHING_WRITTEN
+    state = errors.NOTHING_DONE if is_opening else errors.NOTHING_COMMITTED
     if commits and kind not in _BEFORE_ANY_COMMIT:
         state = errors.STATE_UNKNOWN
     return kind(**{"hint": _HINTS.get(kind), "state": state, **arguments, **about})

@@ -1,5 +1,7 @@
 """The JVM of a session: names, Scala collections, plans, expressions, and functions of the JVM.
 
+What is no session with Delta, no DataFrame and no name is refused here in clear sentences.
+
 Every method here makes a fixed number of py4j calls, or one per column or clause of a statement:
 never one per file or row. Of `Jvm.text_of`, the length of the text decides, up to 60.
 """
@@ -8,22 +10,47 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from py4j.java_gateway import JavaClass, JavaMember, is_instance_of
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 
-from deltaweave._releases import Release, check_jar, check_pair, line
-from deltaweave.delta.jvm.arguments import check_has_delta
+from deltaweave import errors
+from deltaweave._session import DELTA_SETTINGS, Release, check_jar, check_pair, delta_conf, line
 
 if TYPE_CHECKING:
     import numpy
     from pyspark import SparkContext
-    from pyspark.sql import SparkSession
+
 
 JavaObject: TypeAlias = Any
 """An object of the JVM whose kind does not matter, or that Python calls."""
+
+_EXTENSIONS = "spark.sql.extensions"
+_CATALOG = "spark.sql.catalog.spark_catalog"
+_FROM_ROWS = "Make one of them: spark.createDataFrame(rows)."
+_HINTS = {
+    "pandas": _FROM_ROWS,
+    "pyarrow": _FROM_ROWS,
+    "polars": "Make one of them: spark.createDataFrame(rows.to_arrow()).",
+    "delta": "Give the rows of the table: table.toDF().",
+    "builtins": "Give a DataFrame of the session, e.g. spark.table(name) or "
+    "spark.createDataFrame(rows).",
+}
+
+_TREE = "org.apache.spark.sql.catalyst.trees.TreeNode"
+# Characters. Each is of three bytes at most, or escaped as two, and a part of an answer has 8 KiB.
+_PIECE = 2_700
+# An answer of more parts than the socket holds back (64 KiB and one part) does not wait.
+_WHOLE = 80_000
+
+# What is known of the JVM of each SparkContext, for all of its sessions.
+_NAMES: WeakKeyDictionary[SparkContext, Names] = WeakKeyDictionary()
+_RELEASES: WeakKeyDictionary[SparkContext, tuple[str, str]] = WeakKeyDictionary()
+_MADE: WeakKeyDictionary[SparkContext, dict[str, JavaObject]] = WeakKeyDictionary()
 
 
 class _Handle:
@@ -56,13 +83,6 @@ class Plan(_Handle):
 
 class Expression(_Handle):
     """An expression of Spark (`Expression`)."""
-
-
-_TREE = "org.apache.spark.sql.catalyst.trees.TreeNode"
-# Characters. Each is of three bytes at most, or escaped as two, and a part of an answer has 8 KiB.
-_PIECE = 2_700
-# An answer of more parts than the socket holds back (64 KiB and one part) does not wait.
-_WHOLE = 80_000
 
 
 class Names:
@@ -101,12 +121,6 @@ class _Class(JavaClass):  # type: ignore[misc]
         if isinstance(found, (JavaMember, JavaClass)):
             self.__dict__[name] = found
         return found
-
-
-# What is known of the JVM of each SparkContext, for all of its sessions.
-_NAMES: WeakKeyDictionary[SparkContext, Names] = WeakKeyDictionary()
-_RELEASES: WeakKeyDictionary[SparkContext, tuple[str, str]] = WeakKeyDictionary()
-_MADE: WeakKeyDictionary[SparkContext, dict[str, JavaObject]] = WeakKeyDictionary()
 
 
 class Jvm:
@@ -185,12 +199,7 @@ class Jvm:
         return found.__dict__["MODULE$"]
 
     def made_once(self, name: str, make: Callable[[], JavaObject]) -> JavaObject:
-        """Return an object of the JVM that is the same for all sessions of a SparkContext.
-
-        Args:
-            name: What distinguishes the object from others.
-            make: Makes it, the first time.
-        """
+        """Return an object of the JVM that is the same for all sessions of a SparkContext."""
         known = _MADE.setdefault(self.spark.sparkContext, {})
         if name not in known:
             known[name] = make()
@@ -351,11 +360,7 @@ class Jvm:
         return int(indexed.indexOf(attribute.exprId()))
 
     def nodes_within(self, trees: JavaObject) -> JavaObject:
-        """Return all nodes of Spark's trees (plans or expressions), as a Scala Seq.
-
-        Args:
-            trees: The trees, a Scala collection.
-        """
+        """Return all nodes of Spark's trees (plans or expressions), as a Scala Seq."""
         found = self.java.util.ArrayList()
         anything = self.class_of_delta("java.lang.Object")
         add = self._lookup().unreflect(found.getClass().getMethod("add", self._types(anything)))
@@ -371,11 +376,7 @@ class Jvm:
         return self.seq_of(found)
 
     def expressions_within(self, plans: JavaObject) -> JavaObject:
-        """Return all nodes of the expressions of plans, without those of their children.
-
-        Args:
-            plans: The plans, a Scala Seq.
-        """
+        """Return all nodes of the expressions of plans, without those of their children."""
         of_plan = self.function("org.apache.spark.sql.catalyst.plans.QueryPlan", "expressions")
         return self.nodes_within(plans.flatMap(of_plan))
 
@@ -384,9 +385,7 @@ class Jvm:
     def function(self, owner: str, method: str) -> JavaObject:
         """Build a Scala function that calls a method of its argument; the method takes none.
 
-        Args:
-            owner: The full name of the Java class that has the method.
-            method: The method's name.
+        `owner` is the full name of the Java class that has the method.
         """
 
         def make() -> JavaObject:
@@ -398,10 +397,7 @@ class Jvm:
     def json_of(self, owner: str, method: str, objects: Sequence[JavaObject]) -> list[Any]:
         """Call a method without arguments on each object; return the parsed JSON of any length.
 
-        Args:
-            owner: The full name of the Java class that has the method.
-            method: The method's name.
-            objects: The objects.
+        `owner` is the full name of the Java class that has the method.
         """
         text = self.java.lang.StringBuilder()
         texts = self.seq(objects).map(self.function(owner, method))
@@ -419,13 +415,7 @@ class Jvm:
         return self.made_once(f"{owner}.{method} of a text", make)
 
     def function_of_text(self, owner: JavaObject, method: str, first: JavaObject) -> JavaObject:
-        """Build a Scala function that passes its argument, a text, to a method as second argument.
-
-        Args:
-            owner: The object that has the method.
-            method: The method's name.
-            first: The method's first argument.
-        """
+        """Build a Scala function that passes its argument, a text, to a method as the second."""
         text = self.class_of_delta("java.lang.String")
         found = owner.getClass().getMethod(method, self._types(first.getClass(), text))
         handle = self._lookup().unreflect(found).bindTo(owner).bindTo(first)
@@ -434,10 +424,7 @@ class Jvm:
     def setter(self, owner: str, method: str, value: JavaObject) -> JavaObject:
         """Build a Java BiConsumer that passes its second argument to a method of the first.
 
-        Args:
-            owner: The full name of the Java class that has the method.
-            method: The method's name.
-            value: The Java class of what the method takes.
+        `owner` is the full name of the Java class that has the method.
         """
         found = self.class_of_delta(owner).getMethod(method, self._types(value))
         return self._as("java.util.function.BiConsumer", self._lookup().unreflect(found))
@@ -490,9 +477,7 @@ def running_releases(spark: SparkSession) -> tuple[str, str]:
 def jars_with(spark: SparkSession, name: str) -> list[str]:
     """Return the URLs of the jars or directories with a class; the JVM takes it from the first.
 
-    Args:
-        spark: The session.
-        name: The full name of a class, e.g. `io.delta.tables.DeltaTable`.
+    `name` is the full name of a class, e.g. `io.delta.tables.DeltaTable`.
     """
     view: Any = spark.sparkContext._jvm  # also of a session whose releases are refused
     loader = view.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
@@ -500,3 +485,113 @@ def jars_with(spark: SparkSession, name: str) -> list[str]:
     found = view.java.util.Collections.list(loader.getResources(file))
     urls = [str(url.toString()) for url in found]
     return list(dict.fromkeys(url.removesuffix(file).strip("/!") for url in urls))
+
+
+def check_is_classic(spark: object) -> None:
+    """Refuse what is no session of this process's JVM.
+
+    Raises:
+        UnsupportedSessionError: It is a session of Spark Connect.
+        StatementError: It is no session.
+    """
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise errors.UnsupportedSessionError(
+            "the session is one of Spark Connect, and deltaweave works in the driver's JVM.",
+            operation="opening the session",
+            state=errors.NOTHING_DONE,
+            hint="Run it where the driver is: start Spark with deltaweave.local_session(), or with "
+            "spark.api.mode=classic.",
+        )
+    if not isinstance(spark, SparkSession):
+        raise errors.StatementError(
+            f"the first argument is {_kind(spark)}, and a SparkSession is needed.",
+            operation="opening the session",
+            state=errors.NOTHING_DONE,
+            hint="Give the session first, e.g. deltaweave.local_session().",
+        )
+
+
+def check_has_delta(spark: SparkSession, *, is_on_classpath: bool) -> None:
+    """Refuse a session without Delta's classes, or with its jars but not its two settings."""
+    needed = " and ".join(f"{key}={DELTA_SETTINGS[key]}" for key in (_EXTENSIONS, _CATALOG))
+    if not is_on_classpath:
+        problem = "the session has no Delta Lake."
+        with suppress(PackageNotFoundError):  # a package without metadata, as by --py-files
+            needed = f"spark.jars.packages={delta_conf()['spark.jars.packages']}, {needed}"
+    else:
+        is_there = {"extension": _has_extension(spark), "catalog": _has_catalog(spark)}
+        lacking = [f"Delta's {what}" for what, there in is_there.items() if not there]
+        if not lacking:
+            return
+        problem = f"the session has Delta's jars, but was started without {' and '.join(lacking)}."
+    raise errors.UnsupportedSessionError(
+        problem,
+        operation="opening the session",
+        state=errors.NOTHING_DONE,
+        hint=f"Start Spark with deltaweave.local_session(), or with {needed}.",
+    )
+
+
+def _has_extension(spark: SparkSession) -> bool:
+    named = (spark.conf.get(_EXTENSIONS, "") or "").split(",")
+    if DELTA_SETTINGS[_EXTENSIONS] in [name.strip() for name in named]:
+        return True
+    # Code in the JVM may have added it without the setting.
+    parser = spark._jsparkSession.sessionState().sqlParser()
+    return str(parser.getClass().getName()).startswith("io.delta.")
+
+
+def _has_catalog(spark: SparkSession) -> bool:
+    # Other catalogs, as those of products, may stand before Delta's: Spark's own does not.
+    return (spark.conf.get(_CATALOG, "") or "") not in ("", "builtin")
+
+
+def check_is_data_frame(rows: object, argument: str, *, table: str, operation: str) -> None:
+    """Refuse rows that are no DataFrame of a classic session.
+
+    Raises:
+        UnsupportedSessionError: They are of Spark Connect.
+        StatementError: They are of another type.
+    """
+    session = None if _library(rows) in _HINTS else getattr(rows, "sparkSession", None)
+    if session is not None:
+        check_is_classic(session)
+        return
+    hint = _HINTS.get(_library(rows), "Give a DataFrame of the session.")
+    raise errors.StatementError(
+        f"{argument} is {_kind(rows)}, and a Spark DataFrame is needed.",
+        table=table,
+        operation=operation,
+        hint=hint,
+    )
+
+
+def check_is_path_or_name(given: object) -> None:
+    """Refuse what is no text.
+
+    Raises:
+        StatementError: It is of another type.
+    """
+    if isinstance(given, str):
+        return
+    hint = "Give its path or name as a string."
+    if _library(given) == "delta":
+        hint = "Give its path, table.detail().first().location, or its name."
+    raise errors.StatementError(
+        f"the table is given as {_kind(given)}, and its path or name is needed.",
+        operation="opening",
+        state=errors.NOTHING_DONE,
+        hint=hint,
+    )
+
+
+def _library(value: object) -> str:
+    return type(value).__module__.split(".")[0]
+
+
+def _kind(value: object) -> str:
+    """Name a type as its users call it, e.g. `a pandas DataFrame`."""
+    library, name = _library(value), type(value).__name__
+    if library == "builtins":
+        return "None" if value is None else f"a value of type {name}"
+    return f"a {name} of {library}"

@@ -1,30 +1,31 @@
-"""What Spark takes from the session that is active in a thread, and settings that are true.
+"""What Spark takes from the session that is active in a thread; true settings; second threads.
 
-`own_session` is the door to the engine's own queries. Settings of the caller's session may change
-what a query means that is built by names or as SQL. They mean nothing for a statement that Spark
-has analyzed, so a statement is resolved in the caller's session and runs in the engine's own.
-Change data capture builds all of its queries so, and runs in it as a whole.
-
-`spark.sql.parser.escapedStringLiterals` stays as the caller sets it, since CHECK constraints mean
-what it says, to Delta, too. Texts in the engine's SQL mean the same either way
-(`identifiers.literal`).
+`own_session` is the door to the engine's own queries: settings of the caller's session may change
+what a query means that is built by names or as SQL. A statement is resolved in the caller's session
+and runs in the engine's own, and so does change data capture as a whole. The caller's
+`spark.sql.parser.escapedStringLiterals` stays, since CHECK constraints mean what it says.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-from deltaweave.delta.jvm.arguments import check_is_classic
+from pyspark import InheritableThread
+
 from deltaweave.delta.jvm.errors import suppress_cleanup_errors, translated
-from deltaweave.delta.jvm.gateway import JavaObject, Jvm
+from deltaweave.delta.jvm.gateway import JavaObject, Jvm, check_is_classic
 from deltaweave.errors import SettingError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
 
 IGNORING_FILES = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
 """Settings with which Spark passes over what it cannot read of files, or files that are gone."""
@@ -47,6 +48,8 @@ _OF_QUERIES_BEING_BUILT = (
 # The keys of each session's settings, a view that follows them.
 _KEYS: WeakKeyDictionary[SparkSession, JavaObject] = WeakKeyDictionary()
 
+Result = TypeVar("Result")
+
 
 @contextmanager
 def own_session(spark: SparkSession) -> Iterator[SparkSession]:
@@ -54,9 +57,6 @@ def own_session(spark: SparkSession) -> Iterator[SparkSession]:
 
     Settings that change what queries mean while they are built have their defaults in it. If the
     caller's session sets any of them, it is a copy of it, since other threads may use that one.
-
-    Args:
-        spark: The caller's session, which is the active one.
     """
     check_is_classic(spark)
     jvm, session = Jvm.of(spark), spark._jsparkSession
@@ -150,13 +150,7 @@ def active(spark: SparkSession) -> Iterator[None]:
 
 
 def is_on(spark: SparkSession, key: str, *, otherwise: bool) -> bool:
-    """Return whether a setting of the session is true, spelled as Spark lets it be.
-
-    Args:
-        spark: The session.
-        key: The setting.
-        otherwise: What holds where it is not set.
-    """
+    """Return whether a setting of the session is true, spelled as Spark lets it be."""
     return str(spark.conf.get(key, str(otherwise))).strip().lower() == "true"
 
 
@@ -170,14 +164,6 @@ def number_setting(
     operation: str = "MERGE",
 ) -> float:
     """Read a setting that is a number, 0 or greater.
-
-    Args:
-        spark: The session.
-        key: The setting.
-        otherwise: Its value where it is not set.
-        is_whole: Whether it must be a whole number.
-        table: The table, for the error message.
-        operation: The operation, for the error message.
 
     Raises:
         SettingError: It is no such number.
@@ -220,3 +206,99 @@ def refuse_lenient_reads(spark: SparkSession, table: str, operation: str) -> Non
                 operation=operation,
                 hint=f"Run it with {key} off.",
             )
+
+
+@contextmanager
+def alongside(spark: SparkSession, work: Callable[[], Result]) -> Iterator[Future[Result]]:
+    """Do some work while the block runs; when the block has ended, so has the work.
+
+    Until Delta 4.2, it is done before the block: a transaction then kept the files that queries of
+    any thread read in a set that two threads must not change at once.
+
+    Its Spark jobs have the block's job group, description, pool and tags, and Delta sees the same
+    session. `result()` raises its error.
+
+    Delta's active transaction belongs to one thread: work that needs it must make it active.
+    """
+    begun = started(spark, work)
+    try:
+        if Jvm.of(spark).delta_line < (4, 3):
+            begun.future.result()
+        yield begun.future
+    finally:
+        begun.thread.join()
+
+
+@dataclass(frozen=True)
+class StartedWork(Generic[Result]):
+    """Work that a second thread does.
+
+    Attributes:
+        thread: The thread.
+        future: Gets the work's result or error.
+    """
+
+    thread: InheritableThread
+    future: Future[Result]
+
+
+def started(spark: SparkSession, work: Callable[[], Result]) -> StartedWork[Result]:
+    """Start a thread for some work; an interrupt of the waiting thread does not reach it."""
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            sessions = Jvm.of(spark).sql.classic.SparkSession
+            sessions.setActiveSession(spark._jsparkSession)
+            future.set_result(work())
+        except BaseException as error:  # raised in the thread that asks for the result
+            future.set_exception(error)
+
+    thread = _Started(run, future, spark)
+    thread.start()
+    return StartedWork(thread, future)
+
+
+class _Started(InheritableThread):
+    """A thread whose future gets an error, too, if PySpark fails before the work begins."""
+
+    def __init__(
+        self, work: Callable[[], None], future: Future[Result], spark: SparkSession
+    ) -> None:
+        self._future = future
+        super().__init__(work, name="deltaweave-alongside", session=spark)
+
+    def run(self) -> None:
+        try:
+            super().run()
+        except BaseException as error:  # of the calls that take over the properties of the parent
+            self._future.set_exception(error)
+
+
+@contextmanager
+def raise_hidden_interrupts() -> Iterator[None]:
+    """Raise an interrupt that came in the block instead of the error that took its place.
+
+    While PySpark collects rows, an interrupt closes the stream that the JVM writes them to. PySpark
+    then waits for the job, and raises what the job failed with.
+    """
+    before = _interrupts_behind(sys.exc_info()[1])
+    try:
+        yield
+    except Exception as error:
+        came = _interrupts_behind(error).items() - before.items()
+        if not came:
+            raise
+        raise next(iter(came))[1] from None
+
+
+def _interrupts_behind(error: BaseException | None) -> dict[int, BaseException]:
+    """Return the interrupts during whose handling an error was raised, by their identities."""
+    seen: dict[int, BaseException] = {}
+    found = [error]
+    while found:
+        each = found.pop()
+        if each is not None and id(each) not in seen:  # causes may go in circles
+            seen[id(each)] = each
+            found += [each.__cause__, each.__context__]
+    return {number: each for number, each in seen.items() if not isinstance(each, Exception)}

@@ -1,31 +1,28 @@
 """A table's transaction log: versions, their data files, and the files' statistics.
 
-- `table_log`: finds the log of a table by its path or name, and a version in it.
+- `table_log`: finds a table's log by its path or name, its versions, and what each commit did.
 - `snapshot`: a version of a table: its rows, files, schema and properties.
 - `metadata`: columns, partition columns and properties.
 - `features`: the table features that the engine knows, its answers, and the error for the others.
-- `commits`: what a commit did, its files, and the application ids that it holds.
-- `file_list`: a list of data files, read as one Arrow table; how rows are spread over files.
-- `file_scans`: a strict scan of listed files that does not ask Delta for the list again.
-- `file_paths`: where a file of the log is, so that paths can be compared.
+- `file_list`: a list of data files, as one Arrow table: their layout, and strict scans of them.
 - `statistics`: the bounds of a column's values in each file; the only reader of statistics.
 - `statistic_bounds`: what statistics in the log mean: row counts, and the bounds of each type.
-- `checksum`: what a version's checksum lists.
-- `followed_tables`: the files of a version, brought up to date by later commits.
+- `followed_tables`: a version's checksum; its files, brought up to date by later commits.
 - `version_on_disk`: the newest version of a table on a disk, without Spark.
-- `actions`: log actions as JSON, read and made without a Spark query.
+- `actions`: log actions as JSON, read and made without a Spark query; where their files are.
 """
 
 from __future__ import annotations
 
-from deltaweave.delta.log.actions import encoder
-from deltaweave.delta.log.commits import (
-    Commit,
-    FileChanges,
-    commit_from,
-    commit_of,
-    file_changes_from,
-    file_changes_of,
+from deltaweave.delta.log.actions import (
+    absolute_location,
+    commit_file,
+    commit_name,
+    decoded,
+    decoded_location,
+    encoder,
+    has_plain_spelling,
+    location_in,
 )
 from deltaweave.delta.log.features import (
     may_copy_in_place,
@@ -34,26 +31,15 @@ from deltaweave.delta.log.features import (
     refuse_unsupported,
 )
 from deltaweave.delta.log.file_list import (
+    FILE_RELATION,
+    STRICTLY,
     FileLayout,
     FileList,
     FileVersion,
+    always_strict,
     file_versions,
     in_partitions,
     layout_in_log,
-)
-from deltaweave.delta.log.file_paths import (
-    absolute_location,
-    commit_file,
-    commit_name,
-    decoded,
-    decoded_location,
-    has_plain_spelling,
-    location_in,
-)
-from deltaweave.delta.log.file_scans import (
-    FILE_RELATION,
-    STRICTLY,
-    always_strict,
     options_of_files,
     scan_of_known_files,
     scan_with_index,
@@ -73,8 +59,14 @@ from deltaweave.delta.log.statistics import (
     sorted_values,
 )
 from deltaweave.delta.log.table_log import (
+    Commit,
+    FileChanges,
     TableLog,
     at_version,
+    commit_from,
+    commit_of,
+    file_changes_from,
+    file_changes_of,
     latest,
     location_of_new_table,
     version_at,

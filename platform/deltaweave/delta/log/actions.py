@@ -1,19 +1,26 @@
-"""Actions of Delta's log as JSON: a few of them are read and made without a Spark query.
+"""Actions of Delta's log as JSON, made and read without a Spark query, and where their files are.
 
 The fields are those of the protocol's actions (Delta protocol, section "Actions"). Delta's own
-mapper reads and writes them, as it does in the log.
+mapper reads and writes them, as it does in the log. Paths of files are decoded and made absolute,
+so that they can be compared.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
-from deltaweave.delta.jvm import JavaObject, Jvm
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from deltaweave.delta.jvm import DeltaLog, JavaObject, Jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 Action = dict[str, Any]
 
@@ -33,6 +40,8 @@ KEPT_BY_REMOVAL = (
     "backReference",
 )
 """Fields of an AddFile that its RemoveFile has too."""
+
+_SCHEME = "^([A-Za-z][A-Za-z0-9+.-]*):/"
 
 
 def to_json(spark: SparkSession, objects: JavaObject) -> Any:
@@ -91,3 +100,52 @@ def removal(add: Action, timestamp_ms: int) -> Action:
 def _mapper(spark: SparkSession) -> JavaObject:
     utils = Jvm.singleton(Jvm.of(spark).delta.util, "JsonUtils")
     return Jvm.of(spark).made_once("Delta's mapper of JSON", utils.mapper)
+
+
+def commit_name(version: int) -> str:
+    """Return the name of the log's file with a version's commit."""
+    return f"{version:020}.json"
+
+
+def commit_file(log: DeltaLog, version: int) -> JavaObject:
+    """Return Hadoop's path of the log's file with a version's commit."""
+    return log.logPath().suffix(f"/{commit_name(version)}")
+
+
+def decoded_location(path: str) -> str:
+    """Decode an absolute path, with `scheme:///x` written as `scheme:/x`.
+
+    Writers encode differently ("ü" as it is, or as %C3%BC), so names are compared decoded.
+    """
+    return re.sub(_SCHEME + "{3,}", r"\1:/", unquote(path))
+
+
+def has_plain_spelling(location: str) -> bool:
+    """Return whether `_metadata.file_path` spells a decoded location as it is, and only so.
+
+    Others are compared decoded, or not at all: Spark encodes a blank, and leaves "ü" and "(".
+    """
+    return re.fullmatch(r"[A-Za-z0-9_.:/=-]+", location) is not None
+
+
+def absolute_location(path: str, path_of_table: str) -> str:
+    """Return the `decoded_location` of a file by its path in the log."""
+    path = decoded_location(path)
+    is_absolute = path.startswith("/") or re.match(_SCHEME, path)
+    return path if is_absolute else f"{path_of_table.rstrip('/')}/{path}"
+
+
+def decoded(path: Column) -> Column:
+    """Build `decoded_location` as a Column."""
+    # url_decode would also turn "+" into a space; in paths it is a plus.
+    path = F.url_decode(F.replace(path, F.lit("+"), F.lit("%2B")))
+    return F.regexp_replace(path, _SCHEME + "{3,}", "$1:/")
+
+
+def location_in(path_of_table: str) -> Column:
+    """Build `absolute_location` of the column `path`, as a Column."""
+    path = decoded(F.col("path"))
+    is_absolute = path.rlike(_SCHEME) | path.startswith("/")
+    return F.when(is_absolute, path).otherwise(
+        F.concat(F.lit(path_of_table.rstrip("/") + "/"), path)
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deltaweave import errors
-from deltaweave._verdict import YES, Verdict, no
+from deltaweave._validation import YES, Verdict, no
 from deltaweave.delta.log.metadata import TableMetadata
 from deltaweave.delta.log.snapshot import TableSnapshot
 

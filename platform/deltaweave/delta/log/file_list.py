@@ -1,4 +1,4 @@
-"""Lists of a table's data files, read as Arrow tables and not object by object.
+"""Lists of a table's data files, read as Arrow tables and not object by object, and their scans.
 
 A list also has the files' layout (how rows are spread over them), the files of some partitions, and
 what distinguishes a file in one version from the same file in another: files never change, but
@@ -8,6 +8,7 @@ later commits may mark rows of a file as deleted, or give it row ids.
 from __future__ import annotations
 
 import json
+import posixpath
 import time
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -19,10 +20,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from deltaweave.delta.jvm import Expression, JavaObject, Jvm, collected, grouped, json_text
+from deltaweave.delta.jvm import (
+    IGNORING_FILES,
+    Expression,
+    JavaObject,
+    Jvm,
+    Plan,
+    collected,
+    grouped,
+    json_text,
+    reads_leniently,
+)
 from deltaweave.delta.log import actions
-from deltaweave.delta.log.actions import Action, encoder
-from deltaweave.delta.log.file_paths import absolute_location, location_in
+from deltaweave.delta.log.actions import Action, absolute_location, encoder, location_in
 from deltaweave.delta.log.statistic_bounds import (
     Statistics,
     num_physical_rows,
@@ -35,8 +45,21 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import SparkSession
 
+
+FILE_RELATION = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
+"""Spark's relation of files."""
+
+STRICTLY = {key.rpartition(".")[2]: "false" for key in IGNORING_FILES}
+"""The options of a read that fails at what it cannot read."""
+
 # Files in one query, which holds them once more as rows and in its tasks: some 100 MB of a driver.
 _FILES_OF_A_QUERY = 100_000
+
+# With more files, the JVM calls for each of them take longer than they save.
+_FEW = 32
+_HIDDEN = ("_", ".")  # names that Spark's own listing of files leaves out
+_OF_VECTOR = ("storageType", "pathOrInlineDv", "offset")
+_OF_ROW_IDS = ("baseRowId", "defaultRowCommitVersion")
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,11 +291,9 @@ class FileList:
     def removals(self, *, data_change: bool = True) -> JavaObject:
         """Build a Java list of the RemoveFile actions that take these files out of the table.
 
-        Args:
-            data_change: Whether the table's rows change by that.
-
-        They have the fields that the protocol asks for (section "Add File and Remove File"):
-        partition values, size, tags and deletion vector, as AddFile.remove does.
+        `data_change` says whether the table's rows change by that. The RemoveFiles have the fields
+        that the protocol asks for (section "Add File and Remove File"): partition values, size,
+        tags and deletion vector, as AddFile.remove does.
         """
         if self.adds is not None:
             now_ms = time.time_ns() // 1_000_000
@@ -319,9 +340,7 @@ class FileLayout:
 def layout_of(files: DataFrame, small_file_bytes: int) -> FileLayout:
     """Measure the layout of a version; one job.
 
-    Args:
-        files: Its data files, a row of AddFile's fields for each.
-        small_file_bytes: Size below which a file is small.
+    `files` has a row of AddFile's fields for each data file.
     """
     small = F.count_if(F.col("size") < small_file_bytes)
     rows = num_physical_rows_column()
@@ -359,10 +378,6 @@ def layout_in_log(adds: Sequence[Action], small_file_bytes: int) -> FileLayout:
         deleted_rows=sum(each.get("cardinality") or 0 for each in vectors),
         files_without_statistics=rows.count(None),
     )
-
-
-_OF_VECTOR = ("storageType", "pathOrInlineDv", "offset")
-_OF_ROW_IDS = ("baseRowId", "defaultRowCommitVersion")
 
 
 class FileVersion(NamedTuple):
@@ -440,3 +455,116 @@ def in_partitions(
         True,
     )
     return {row["path"] for row in jvm.data_frame(chosen).select("path").collect()}
+
+
+def scan_of_known_files(
+    spark: SparkSession, scan: Plan, files: FileList, options: JavaObject
+) -> JavaObject | None:
+    """Change a scan to read listed files; None if Delta's list is needed, or is as fast.
+
+    Delta's list has more than paths: partitions, deletion vectors, row ids.
+    """
+    if scan.getClass().getSimpleName() != "LogicalRelation":
+        return None  # padded text of CHAR columns is above the scan
+    if not 0 < len(files) <= _FEW or scan.relation().partitionSchema().length():
+        return None
+    adds = files.adds or []
+    if any(add.get("deletionVector") or "baseRowId" in add for add in adds):
+        return None
+    if any(posixpath.basename(path).startswith(_HIDDEN) for path in files.paths):
+        return None
+    index = _index(spark, files, options)
+    # A session may lack the cache that holds the list; Spark then lists the files itself.
+    return scan_with_index(spark, scan, index) if index.allFiles().size() == len(files) else None
+
+
+def scan_with_index(spark: SparkSession, scan: Plan, index: JavaObject) -> JavaObject:
+    """Change a scan, a LogicalRelation, to read the files of another index."""
+    return changed_scan(spark, scan, index, scan.relation().options())
+
+
+def changed_scan(
+    spark: SparkSession, scan: Plan, index: JavaObject, options: JavaObject
+) -> JavaObject:
+    """Change a scan, a LogicalRelation, to read an index's files with these options."""
+    relation = scan.relation()
+    changed = relation.copy(
+        index,
+        relation.partitionSchema(),
+        relation.dataSchema(),
+        relation.bucketSpec(),
+        relation.fileFormat(),
+        options,
+        spark._jsparkSession,
+    )
+    return scan.copy(changed, scan.output(), scan.catalogTable(), scan.isStreaming(), scan.stream())
+
+
+def _index(spark: SparkSession, files: FileList, options: JavaObject) -> JavaObject:
+    """Build Spark's own file index, which gets its list of files in advance."""
+    jvm = Jvm.of(spark)
+    gateway: Any = spark.sparkContext._gateway
+    datasources = jvm.sql.execution.datasources
+    hadoop = jvm.org.apache.hadoop.fs
+    listed = Jvm.singleton(datasources, "FileStatusCache").getOrCreate(spark._jsparkSession)
+    paths = []
+    for add, location in zip(files.adds or [], files.rows["location"].to_pylist(), strict=True):
+        path = hadoop.Path(location)
+        statuses = gateway.new_array(hadoop.FileStatus, 1)
+        statuses[0] = hadoop.FileStatus(add["size"], False, 0, 1, add["modificationTime"], path)
+        listed.putLeafFiles(path, statuses)
+        paths.append(path)
+    none = jvm.option(None)
+    not_partitioned = Jvm.singleton(datasources, "PartitionSpec").emptySpec()
+    index = datasources.InMemoryFileIndex(
+        spark._jsparkSession,
+        jvm.seq(paths),
+        options,
+        none,
+        listed,
+        jvm.option(not_partitioned),
+        none,
+    )
+    listed.invalidateAll()
+    return index
+
+
+def strict(rows: DataFrame) -> DataFrame:
+    """Read the rows of a table strictly.
+
+    Where no setting is lenient they stay as they are: Spark may take them from its cache, which
+    commits renew.
+    """
+    return always_strict(rows) if reads_leniently(rows.sparkSession) else rows
+
+
+def always_strict(rows: DataFrame) -> DataFrame:
+    """Read the rows of a query strictly, also if a later setting is lenient."""
+    spark = rows.sparkSession
+    plan = strict_plan(spark, rows._jdf.queryExecution().analyzed())
+    return Jvm.of(spark).data_frame_of_plan(plan)
+
+
+def strict_plan(spark: SparkSession, plan: Plan) -> JavaObject:
+    """Make a plan's scans of files strict."""
+    children = list(Jvm.iterate(plan.children()))
+    if children:
+        below = [strict_plan(spark, child) for child in children]
+        return plan.withNewChildren(Jvm.of(spark).seq(below))
+    options = options_of_files(spark, plan)
+    if options is None:
+        return plan
+    for key, value in STRICTLY.items():
+        options = options.updated(key, value)
+    return changed_scan(spark, plan, plan.relation().location(), options)
+
+
+def options_of_files(spark: SparkSession, plan: Plan) -> JavaObject | None:
+    """Return the options by which a node of a plan reads files; None if it reads none."""
+    if plan.getClass().getSimpleName() != "LogicalRelation":
+        return None
+    relation = plan.relation()
+    if not Jvm.of(spark).is_a(relation, FILE_RELATION):
+        return None
+    catalyst = Jvm.of(spark).catalyst
+    return Jvm.singleton(catalyst.util, "CaseInsensitiveMap").apply(relation.options())

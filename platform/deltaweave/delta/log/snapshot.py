@@ -21,16 +21,23 @@ from deltaweave.delta.jvm import (
     refuse_lenient_reads,
 )
 from deltaweave.delta.log.actions import encoder
-from deltaweave.delta.log.checksum import Checksum, versions_by_id
 from deltaweave.delta.log.file_list import (
     FileLayout,
     FileList,
+    always_strict,
     files_not_in,
     layout_of,
+    scan_of_known_files,
+    strict_plan,
     vector_column,
 )
-from deltaweave.delta.log.file_scans import always_strict, scan_of_known_files, strict_plan
-from deltaweave.delta.log.followed_tables import MAX_FILES, follow, known_files
+from deltaweave.delta.log.followed_tables import (
+    MAX_FILES,
+    Checksum,
+    follow,
+    known_files,
+    versions_by_id,
+)
 from deltaweave.delta.log.metadata import TableMetadata, physical_name
 from deltaweave.delta.log.statistic_bounds import num_physical_rows_column
 

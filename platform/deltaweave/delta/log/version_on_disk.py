@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from deltaweave.delta.log.actions import Action
+from deltaweave.delta.log.actions import Action, commit_name
 from deltaweave.delta.log.file_list import vector_of
-from deltaweave.delta.log.file_paths import commit_name
 from deltaweave.delta.log.metadata import TableMetadata
 
 if TYPE_CHECKING:

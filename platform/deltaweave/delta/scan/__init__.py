@@ -2,10 +2,8 @@
 
 - `source`: whether the source must be materialized; the files of one that is a Delta table.
 - `dependence`: whether the rows of source and subqueries depend on the target.
-- `known_nodes`: the operators and expressions that are known to read no table by themselves.
 - `kept_rows`: rows that are computed once and kept on the executors.
 - `target_rows`: the target's rows in chosen files, with their positions and row ids.
-- `literals`: collected values as Spark literals.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ from deltaweave.delta.scan.dependence import (
     unknown_in_clauses,
 )
 from deltaweave.delta.scan.kept_rows import cached, checkpointed, from_cache, materialized
-from deltaweave.delta.scan.literals import literal
 from deltaweave.delta.scan.source import (
     OPERATORS,
     SourceFiles,
@@ -51,7 +48,6 @@ __all__ = [
     "from_cache",
     "is_cached",
     "limit_of_partitions",
-    "literal",
     "materialized",
     "reason_to_materialize",
     "source_dependence",

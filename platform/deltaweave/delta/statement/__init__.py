@@ -3,7 +3,6 @@
 - `parsed`: the statement before analysis, also as made from clauses or by Delta's own builder.
 - `analyzer`: parses text, and resolves a plan into a `ResolvedMerge`.
 - `resolved`: the statement after analysis: its condition, its clauses, and what they read.
-- `spark_types`: data types of the JVM as PySpark's.
 - `conditions`: equalities of keys, pruning predicates, and what WHEN MATCHED clauses read.
 - `lineage`: the source columns from which each value of the merge comes.
 - `builtin`: Delta's own MERGE, for callers that allow it as a fallback, and what it gets wrong.
@@ -29,12 +28,13 @@ from deltaweave.delta.statement.conditions import (
 from deltaweave.delta.statement.lineage import Origin, origins
 from deltaweave.delta.statement.parsed import ParsedMerge, merge_plan, name_parts, parse_builder
 from deltaweave.delta.statement.resolved import (
+    OF_LIMITED_LENGTH,
     ResolvedClause,
     ResolvedMerge,
     asks_for_current,
     may_lose_days,
+    spark_schema,
 )
-from deltaweave.delta.statement.spark_types import OF_LIMITED_LENGTH, spark_schema
 
 __all__ = [
     "OF_LIMITED_LENGTH",

@@ -23,8 +23,14 @@ from deltaweave import errors
 from deltaweave._validation import refuse_credentials
 from deltaweave.delta.jvm import JavaObject, Jvm, Plan, check_is_classic, translated
 from deltaweave.delta.statement.parsed import ParsedMerge
-from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge, asks_for_current
-from deltaweave.delta.statement.spark_types import OF_LIMITED_LENGTH, schema_json, spark_schema
+from deltaweave.delta.statement.resolved import (
+    OF_LIMITED_LENGTH,
+    ResolvedClause,
+    ResolvedMerge,
+    asks_for_current,
+    schema_json,
+    spark_schema,
+)
 from deltaweave.identifiers import RESERVED_PREFIX
 
 if TYPE_CHECKING:

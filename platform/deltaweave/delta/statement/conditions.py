@@ -16,8 +16,13 @@ from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
 
 from deltaweave.delta.jvm import Expression, JavaObject, Jvm
 from deltaweave.delta.log import are_bounded
-from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge, conjuncts
-from deltaweave.delta.statement.spark_types import is_padded, spark_type
+from deltaweave.delta.statement.resolved import (
+    ResolvedClause,
+    ResolvedMerge,
+    conjuncts,
+    is_padded,
+    spark_type,
+)
 from deltaweave.identifiers import column
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A MERGE statement after analysis: its condition, its clauses, and what they read.
+"""A MERGE statement after analysis: its types, its condition, its clauses, and what they read.
 
 Spark hands dates and times to Parquet as `java.sql.Date` and `java.sql.Timestamp`. The calendar of
 these lacks 5 to 14 October 1582 (the lost days), and each of them becomes the 15th: a scan with
@@ -8,22 +8,24 @@ what Spark derives from the source's query, compares a column with such a day.
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DateType, StructType, TimestampType
+from pyspark.sql.types import DataType, DateType, StructField, StructType, TimestampType
 
 from deltaweave.delta.jvm import Expression, JavaObject, Jvm, Plan, is_on, reported_by
-from deltaweave.delta.statement.spark_types import spark_schema
 
 if TYPE_CHECKING:
     import numpy
     from pyspark.sql import SparkSession
+
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +33,42 @@ _MONTH = "1582-10-"
 _WITH_NEW_DATES = "spark.sql.datetime.java8API.enabled"
 _PLAN = "org.apache.spark.sql.catalyst.plans.QueryPlan"
 _LOGICAL_PLAN = "org.apache.spark.sql.catalyst.plans.logical.LogicalPlan"
+
+OF_LIMITED_LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
+"""The key in a column's metadata that marks it as CHAR or VARCHAR, or has such a part."""
+
+# Schemas of up to so many columns are mostly one part of an answer, so they are read at once.
+_FEW_COLUMNS = 60
+
+_LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
+
+
+def spark_type(java_type: JavaObject) -> DataType:
+    """Convert a JVM data type to PySpark's."""
+    schema = f'{{"fields": [{{"name": "", "type": {java_type.json()}, "nullable": true}}]}}'
+    return StructType.fromJson(json.loads(schema)).fields[0].dataType
+
+
+def spark_schema(spark: SparkSession, java_schema: JavaObject, *, columns: int = 0) -> StructType:
+    """Convert a JVM schema to PySpark's; the arguments are those of `schema_json`."""
+    return StructType.fromJson(schema_json(spark, java_schema, columns=columns))
+
+
+def is_padded(column: StructField) -> bool:
+    """Tell whether Spark pads a column, or a part of it, when it reads files without the blanks."""
+    return re.search(r"\bchar\(", column.metadata.get(OF_LIMITED_LENGTH, "")) is not None
+
+
+def schema_json(spark: SparkSession, java_schema: JavaObject, *, columns: int = 0) -> Any:
+    """Parse the JSON of a JVM schema.
+
+    `columns` says about how many columns it has, if that is known: those of many are read in pieces
+    (`Jvm.text`).
+    """
+    if columns <= _FEW_COLUMNS:
+        return json.loads(java_schema.json())
+    [schema] = Jvm.of(spark).json_of("org.apache.spark.sql.types.DataType", "json", [java_schema])
+    return schema
 
 
 def may_lose_days(kind: DataType) -> bool:
@@ -44,10 +82,6 @@ def names_lost_days(spark: SparkSession, node: JavaObject) -> bool:
     """Return whether a constant of the statement or of the source's query is in that month.
 
     If a constant cannot be computed, it may be.
-
-    Args:
-        spark: The session.
-        node: Delta's resolved MERGE.
     """
     if is_on(spark, _WITH_NEW_DATES, otherwise=False):
         return False
@@ -62,10 +96,6 @@ def may_filter_by_lost_days(spark: SparkSession, node: JavaObject) -> bool:
     """Return whether Spark may compare a column with such a day.
 
     Spark also filters by the values of scalar subqueries, which are known at run time alone.
-
-    Args:
-        spark: The session.
-        node: Delta's resolved MERGE.
     """
     if is_on(spark, _WITH_NEW_DATES, otherwise=False):
         return False
@@ -85,9 +115,6 @@ def _constants(spark: SparkSession, node: JavaObject) -> Iterator[JavaObject]:
     yield nodes.flatMap(jvm.function(_PLAN, "expressions"))
     # A checkpoint does not show its query, but what holds of its rows.
     yield source.collectLeaves().flatMap(jvm.function(_LOGICAL_PLAN, "constraints"))
-
-
-_LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
 
 
 def conjuncts(expression: Expression) -> list[JavaObject]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
 
 from deltaweave._retries import attempts_at_a_merge, wait_after_losses
-from deltaweave._verdict import YES, Verdict, no
+from deltaweave._validation import YES, Verdict, no
 from deltaweave.delta.commit import (
     AfterCommit,
     Committed,
@@ -36,11 +36,10 @@ from deltaweave.delta.scan import clauses_dependence, source_dependence
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine.attempts import was_cancelled
 from deltaweave.engine.commit.rebase import rebase
+from deltaweave.engine.merge_run import MergeSettings, Preconditions
 from deltaweave.engine.phases import tell
-from deltaweave.engine.preconditions import Preconditions
 from deltaweave.engine.prune import index_new_files, stored_index
 from deltaweave.engine.report import MergeMetrics, MergeResult, StrategyName, TouchedFiles
-from deltaweave.engine.settings import MergeSettings
 from deltaweave.engine.source import PreparedSource, prepared_source
 from deltaweave.engine.staged import Staged, merge_metrics, num_unaffected
 from deltaweave.errors import CommitConflictError, SourceLostError, TableReplacedError

@@ -18,7 +18,7 @@ difference. What was read is registered again, so that Delta refuses the commit 
 comes in between.
 
 The statement, its source and the table must be of the kinds for which all this is known to hold:
-expressions (`known_nodes`), features and properties (`features`), strategies
+expressions (`dependence`), features and properties (`features`), strategies
 (`Strategy.can_rebase`). If in doubt, the merge runs again.
 """
 
@@ -31,8 +31,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from deltaweave._validation import counted
-from deltaweave._verdict import Verdict, no
+from deltaweave._validation import Verdict, counted, no
 from deltaweave.delta.commit import (
     TableLock,
     Transaction,
@@ -59,9 +58,8 @@ from deltaweave.engine import limits
 from deltaweave.engine.attempts import reason_of, was_cancelled
 from deltaweave.engine.backends import find_touched_files
 from deltaweave.engine.columns import CLAUSE, FILE, SOURCE_ROW
-from deltaweave.engine.merge_run import MergeRun
+from deltaweave.engine.merge_run import MergeRun, Preconditions
 from deltaweave.engine.pairs import TouchedFilesScan
-from deltaweave.engine.preconditions import Preconditions
 from deltaweave.engine.prune import Candidates, files_by_conditions, may_hold_match
 from deltaweave.engine.source import PreparedSource, SourceKeys, within
 from deltaweave.engine.staged import Staged

@@ -36,7 +36,7 @@ from deltaweave.delta.jvm import collected
 from deltaweave.delta.log import FileList, TableLog, TableSnapshot, decoded
 from deltaweave.delta.scan import file_metadata
 from deltaweave.engine import limits
-from deltaweave.engine.executor_python import found_without_pyarrow, lacks_pyarrow
+from deltaweave.engine.attempts import found_without_pyarrow, lacks_pyarrow
 from deltaweave.engine.source import KeyValues, SourceKeys
 from deltaweave.engine.tasks import FILTERS_SCHEMA, HOLDERS_SCHEMA, filters_of, holders_of
 from deltaweave.errors import StatementError

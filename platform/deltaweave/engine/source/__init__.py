@@ -10,8 +10,12 @@ from deltaweave.engine.source.collected import (
     with_broken_values,
 )
 from deltaweave.engine.source.keys import KeyValues, SourceKeys, row_identity, source_keys, within
-from deltaweave.engine.source.prepared import PreparedSource, check_same_source, prepared_source
-from deltaweave.engine.source.widths import collected_within
+from deltaweave.engine.source.prepared import (
+    PreparedSource,
+    check_same_source,
+    collected_within,
+    prepared_source,
+)
 
 __all__ = [
     "CollectedSource",

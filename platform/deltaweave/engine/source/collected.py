@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructField, StructType
 
-from deltaweave._verdict import Verdict
+from deltaweave._validation import Verdict
 from deltaweave.delta.files import (
     ReadableColumn,
     Reading,
@@ -55,8 +55,7 @@ from deltaweave.engine.columns import (
 )
 from deltaweave.engine.file_format import storage_of
 from deltaweave.engine.source.keys import SourceKeys, collected_keys
-from deltaweave.engine.source.prepared import PreparedSource
-from deltaweave.engine.source.widths import collected_within
+from deltaweave.engine.source.prepared import PreparedSource, collected_within
 from deltaweave.engine.tasks import NotRewritableError, Storage, TooBigError, all_rows
 from deltaweave.errors import ConstraintViolationError, SourceError
 

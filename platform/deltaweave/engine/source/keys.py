@@ -16,7 +16,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import date, datetime
 from functools import cached_property, partial, reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -24,31 +24,34 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
+    BooleanType,
     DataType,
     DateType,
     DecimalType,
     DoubleType,
     FloatType,
+    IntegerType,
     IntegralType,
     NumericType,
     StringType,
+    StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
 from deltaweave.delta.jvm import between, collected, raise_hidden_interrupts, translated
 from deltaweave.delta.log import FileList, python_values, sorted_values
-from deltaweave.delta.scan import literal
 from deltaweave.delta.statement import Equality, ResolvedMerge, equalities
 from deltaweave.engine import limits
 from deltaweave.engine.attempts import attempted
 from deltaweave.engine.columns import INSERTABLE, KEY, SOURCE_ROW_ID, SOURCE_WIDTH
-from deltaweave.engine.source.prepared import PreparedSource
-from deltaweave.engine.source.widths import collected_within
+from deltaweave.engine.source.prepared import PreparedSource, collected_within
 from deltaweave.engine.tasks import TooBigError
 from deltaweave.errors import SourceError
 
 if TYPE_CHECKING:
     import pyarrow
+
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +61,9 @@ _NUMBERS = (IntegralType, FloatType, DoubleType, DateType)  # of dates, few are 
 # The change of the calendar skipped these days. Spark has them, but it pushes dates to Parquet as
 # java.sql.Date, which does not: the scan would find no row of them.
 _LOST_DAYS = frozenset(date(1582, 10, day) for day in range(5, 15))
+
+# Types that a literal has without a cast.
+_OF_LIT = (BooleanType, DoubleType, IntegerType, StringType)
 
 
 @dataclass(frozen=True)
@@ -172,7 +178,7 @@ def _within(key: KeyValues) -> Column | None:
     values = key.values if are_few else (*key.values[:1], *key.values[-1:])
     if any(value in _LOST_DAYS for value in values):
         return None
-    literals = [literal(value, key.equality.compared_as) for value in values]
+    literals = [typed_literal(value, key.equality.compared_as) for value in values]
     if not values:
         possible: Column = F.lit(False)
     elif are_few:
@@ -316,10 +322,6 @@ def key_ranges(keys: DataFrame, at_most: int) -> list[KeyRanges | None]:
 
     One job finds the lowest and the highest value of each column. For numbers, dates and
     timestamps, another job divides this range into parts of equal width and drops empty parts.
-
-    Args:
-        keys: The columns.
-        at_most: The most ranges of a column.
     """
     numbers = _numbers(keys)
     at_ends = keys.agg(
@@ -379,9 +381,7 @@ def _numbers_at_ends(found: pyarrow.Table, name: str) -> tuple[float, float]:
 def _ends_of_parts(keys: DataFrame, parts: Mapping[str, Column]) -> dict[str, list[Any]]:
     """Return the lowest and highest value in each part of each column's range, in order.
 
-    Args:
-        keys: The columns.
-        parts: By column, the number of the part that each value is in.
+    `parts` has, by column, the number of the part that each value is in.
     """
     import pyarrow.compute as pc
 
@@ -403,3 +403,31 @@ def _ends_of_parts(keys: DataFrame, parts: Mapping[str, Column]) -> dict[str, li
         assert own.num_rows == len(both[0]) == len(both[1]), "Python has those of the whole range"
         ends[name] = list(chain.from_iterable(zip(*both, strict=True)))
     return ends
+
+
+def typed_literal(value: Any, data_type: DataType) -> Column:
+    """Convert a Python value to a literal of its type.
+
+    PySpark's `lit` converts dates and times by java.sql. That refuses years before 1000, lacks the
+    days between the old calendar and the new one, and reads times without a zone in Python's zone.
+    A struct's value is a Row.
+    """
+    if value is None:
+        return F.lit(None).cast(data_type)
+    if isinstance(data_type, StructType):
+        fields = [typed_literal(value[f.name], f.dataType).alias(f.name) for f in data_type]
+        return F.struct(*fields)
+    if isinstance(data_type, DateType | TimestampNTZType):
+        return F.lit(value.isoformat()).cast(data_type.simpleString())
+    if isinstance(data_type, TimestampType):
+        return F.timestamp_micros(F.lit(_microseconds(value)))
+    constant = F.lit(value)
+    return constant if isinstance(data_type, _OF_LIT) else constant.cast(data_type.simpleString())
+
+
+def _microseconds(time: datetime) -> int:
+    """Convert a time to µs since 1970; times without a zone are in Python's zone."""
+    if time.tzinfo is None and 1 < time.year < 9999:
+        # PySpark's own conversion below confuses the hours before and after a clock is set back.
+        return int(time.replace(microsecond=0).timestamp()) * 1_000_000 + time.microsecond
+    return int(TimestampType().toInternal(time))

@@ -1,21 +1,25 @@
 """Write changes as files: a strategy for each way, and the choice of the one that fits.
 
-A strategy is a module with a `Strategy` and a line in `STRATEGIES`. None imports another.
+A strategy is a module with a `Strategy` and a line in `STRATEGIES`. None imports another. The
+choice comes before the scan for matches, whose result may change the outcome: a merge that touches
+no file inserts at most, and files in which most rows change are left to Spark.
 
 - `base`: what every strategy answers and does.
-- `choice`: `STRATEGIES`; the first that applies is taken.
 - `insert_only`, `deletion_vectors`, `copy_in_place`, `copy_on_write`: the strategies.
-- `file_copies`: the tasks that copy files in place.
 - `rows`, `source_rows`: the rows that strategies write, as Spark queries.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from deltaweave.engine.merge_run import MergeRun
+from deltaweave.engine.report import StrategyName
 from deltaweave.engine.strategies.base import LocalForm, Strategy
-from deltaweave.engine.strategies.choice import STRATEGIES, Choice, choose_strategy
 from deltaweave.engine.strategies.copy_in_place import ONLY_DELTA_CHECKS, CopyInPlace
-from deltaweave.engine.strategies.deletion_vectors import FilePlan, plan_files
-from deltaweave.engine.strategies.insert_only import insert_phase, insert_unmatched
+from deltaweave.engine.strategies.copy_on_write import CopyOnWrite
+from deltaweave.engine.strategies.deletion_vectors import DeletionVectors, FilePlan, plan_files
+from deltaweave.engine.strategies.insert_only import InsertOnly, insert_phase, insert_unmatched
 
 __all__ = [
     "ONLY_DELTA_CHECKS",
@@ -30,3 +34,31 @@ __all__ = [
     "insert_unmatched",
     "plan_files",
 ]
+
+
+STRATEGIES: tuple[Strategy, ...] = (InsertOnly(), DeletionVectors(), CopyInPlace(), CopyOnWrite())
+"""The first that applies writes the merge; the last always applies."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The strategy that a merge starts with.
+
+    Attributes:
+        strategy: The strategy.
+        reason: Why, as `explain` shows it.
+    """
+
+    strategy: Strategy
+    reason: str
+
+
+def choose_strategy(run: MergeRun) -> Choice:
+    """Choose how the changes are to be written. Nothing is written and no job runs."""
+    refusals: dict[StrategyName, str] = {}
+    for strategy in STRATEGIES:
+        verdict = strategy.applies(run)
+        if verdict.ok:
+            return Choice(strategy, strategy.reason(run, refusals))
+        refusals[strategy.name] = verdict.reason
+    raise AssertionError("the last strategy always applies")

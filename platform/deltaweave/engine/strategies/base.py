@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from enum import Enum, auto
 from typing import ClassVar
 
-from deltaweave._verdict import Verdict, no
+from deltaweave._validation import Verdict, no
 from deltaweave.delta.statement import keeps_columns
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.pairs import TouchedFilesScan
@@ -52,12 +52,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def reason(self, run: MergeRun, refusals: Mapping[StrategyName, str]) -> str:
-        """Explain why it was chosen.
-
-        Args:
-            run: The merge, to which the strategy applies.
-            refusals: Why each strategy before it does not apply.
-        """
+        """Explain why it was chosen."""
 
     @abstractmethod
     def write(
@@ -65,18 +60,15 @@ class Strategy(ABC):
     ) -> Staged:
         """Write the changes by Spark.
 
-        Args:
-            run: The merge.
-            scan: What the scan for matches found, one touched file at least; None if it needs none.
-            known: The candidate files, if they are known although there was no scan.
+        `scan` has one touched file at least; it is None if the strategy needs none. `known` has the
+        candidate files, if they are known although there was no scan.
         """
 
     def can_rebase(self, staged: Staged, gone: Collection[str]) -> Verdict:
         """Return whether the output of files that are gone can be replaced.
 
-        Args:
-            staged: What it wrote, on a newer version; `scan` is known.
-            gone: The paths of files with matches that are no longer in the table.
+        `staged` is on a newer version, and its `scan` is known. `gone` has the paths of files with
+        matches that are no longer in the table.
         """
         return no("its new files hold rows of several files")
 
@@ -87,10 +79,8 @@ class Strategy(ABC):
 
         None if one of these files has to be rewritten by Spark.
 
-        Args:
-            staged: What it wrote, on a newer version, which `can_rebase` allows for.
-            gone: The paths of the files that are gone.
-            scan: What a scan of the new files found: the same source rows and clauses.
+        `staged` is on a newer version, and `can_rebase` allows for it. `scan` found the same source
+        rows and clauses in the new files.
         """
         raise NotImplementedError
 

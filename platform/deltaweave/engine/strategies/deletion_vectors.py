@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from deltaweave._verdict import YES, Verdict, no
+from deltaweave._validation import YES, Verdict, no
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import (
     MarkedRows,

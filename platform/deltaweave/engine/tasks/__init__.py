@@ -17,7 +17,6 @@ from deltaweave.engine.tasks.bloom_filters import (
     filters_of,
     holders_of,
 )
-from deltaweave.engine.tasks.change_feed import ChangeFile, change_file, images
 from deltaweave.engine.tasks.file_tasks import REWRITTEN_SCHEMA, in_batches, in_whole, rewriter
 from deltaweave.engine.tasks.floating_bounds import (
     BOUNDED_SCHEMA,
@@ -25,7 +24,13 @@ from deltaweave.engine.tasks.floating_bounds import (
     bounded_files,
     is_bounded,
 )
-from deltaweave.engine.tasks.parquet_rewrite import as_stored, rewrite_rows
+from deltaweave.engine.tasks.parquet_rewrite import (
+    ChangeFile,
+    as_stored,
+    change_file,
+    images,
+    rewrite_rows,
+)
 from deltaweave.engine.tasks.storage import Disk, ObjectStore, Storage, location_of
 from deltaweave.engine.tasks.stored_rows import all_rows, rows_at
 from deltaweave.engine.tasks.table_format import (

@@ -1,4 +1,4 @@
-"""Read rows of a Parquet file in batches of bounded bytes in memory, whatever its compression.
+"""Read rows of a Parquet file in batches of bounded bytes in memory, and write them in row groups.
 
 A file may store a text once that thousands of rows have. So the size of a batch does not follow
 from what the file stores: the longest value of each dictionary bounds what a row takes.
@@ -8,7 +8,7 @@ Tasks on executors and the driver use it. It needs only pyarrow.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from deltaweave.engine.tasks.storage import Storage
@@ -17,6 +17,7 @@ from deltaweave.engine.tasks.table_format import NotRewritableError
 if TYPE_CHECKING:
     import pyarrow
     import pyarrow.parquet
+
 
 # Maximum bytes in memory that the rows of a batch take, by the widest row that the file may hold.
 BATCH_BYTES = 16 << 20
@@ -36,6 +37,11 @@ MAX_UNEVEN_BYTES = 256 << 20
 _STARTS = "DELTA_BYTE_ARRAY"
 _IN_DICTIONARIES = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY"})
 
+# Maximum bytes of rows in memory that one row group of a new file has: the size of Spark's row
+# groups (parquet.block.size), which counts encoded values. A thread or task that writes holds so
+# many, and repeated values may take a thousandth of that in the file.
+MAX_ROW_GROUP_BYTES_IN_MEMORY = 128 << 20
+
 
 def read_batches(
     storage: Storage,
@@ -47,13 +53,8 @@ def read_batches(
 ) -> Iterator[pyarrow.RecordBatch]:
     """Read rows in their order.
 
-    Args:
-        storage: Where the file lies.
-        location: The file's.
-        file: The file.
-        names: The columns, by their names in the file; with none, batches have rows alone.
-        groups: The row groups; None reads all.
-        beside: The bytes that a row takes in memory beside these columns.
+    Columns have their names in the file; without any, batches have rows alone. None reads all row
+    groups. A row takes `beside` bytes in memory beside these columns.
 
     Raises:
         NotRewritableError: A few rows may hold most of many decoded items, or values may be so
@@ -235,3 +236,30 @@ def _leaves(values: pyarrow.Array) -> Iterator[pyarrow.Array]:
         yield from _leaves(values.values)
     else:
         yield values
+
+
+class RowGroups:
+    """The row groups of a new file."""
+
+    def __init__(self, write: Callable[[pyarrow.Table], None]) -> None:
+        self._write = write
+        self._held: list[pyarrow.Table] = []
+        self._num_bytes = 0
+
+    def add(self, rows: pyarrow.Table) -> None:
+        """Add rows; a row group is written first if it would become too big with them."""
+        num_bytes = rows.nbytes
+        if self._num_bytes + num_bytes > MAX_ROW_GROUP_BYTES_IN_MEMORY:
+            self.end_group()
+        if rows.num_rows:
+            self._held.append(rows)
+            self._num_bytes += num_bytes
+
+    def end_group(self) -> None:
+        """Write the rows that are held, if there are any."""
+        import pyarrow as pa
+
+        if self._held:
+            rows = pa.concat_tables(self._held)  # without a copy
+            self._held, self._num_bytes = [], 0
+            self._write(rows)

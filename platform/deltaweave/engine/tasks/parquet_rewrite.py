@@ -1,23 +1,21 @@
 """Rewrite one Parquet file in place: changed rows at their old positions, deleted rows gone.
 
-A task on an executor runs this. It needs only pyarrow. The old rows are read and changed in small
-batches, and written in row groups that are bounded by their bytes in memory (see row_groups). A
-task holds the changed rows of its file, which are bounded, too, a batch, and the rows of one new
-row group.
+A task on an executor runs this. It needs only pyarrow. The old rows are read, changed, and written
+with their entries of the change data feed (Delta protocol, section "Change Data Files") in small
+batches. A task holds the changed rows of its file, a batch, and a row group; all are bounded.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from deltaweave.engine.tasks.batches import has_dictionary
-from deltaweave.engine.tasks.change_feed import ChangeFile, change_file, images
+from deltaweave.engine.tasks.batches import RowGroups, has_dictionary
 from deltaweave.engine.tasks.file_statistics import Statistics
 from deltaweave.engine.tasks.reader_contract import leaves, with_dictionary
-from deltaweave.engine.tasks.row_groups import RowGroups
 from deltaweave.engine.tasks.storage import deleted_on_error
 from deltaweave.engine.tasks.stored_rows import (
     FirstRow,
@@ -35,6 +33,9 @@ from deltaweave.engine.tasks.table_format import (
 if TYPE_CHECKING:
     import pyarrow
     import pyarrow.parquet
+
+
+_CHANGE_TYPE = "_change_type"
 
 
 @dataclass(frozen=True)
@@ -56,17 +57,10 @@ def rewrite_file(
 ) -> Rewritten:
     """Write the new file into the directory of the old one.
 
-    Args:
-        location: The location of the file.
-        changes: A row per change: its index in the file (int64), whether it is deleted (boolean),
-            whether its new values break a constraint (boolean), and these values in the order of
-            the table's columns (struct). A row that several source rows delete may occur more than
-            once.
-        table: The format of the table's files.
-        first_row: Row id and commit version of the file's first row, if the table tracks rows.
-
-    Raises:
-        NotRewritableError: Spark must rewrite the file.
+    `changes` has a row per change: its index in the file (int64), whether it is deleted (boolean),
+    whether its new values break a constraint (boolean), and these values in the order of the
+    table's columns (struct). A row that several source rows delete may occur more than once.
+    `first_row` has the row id and commit version of the file's first row, if the table tracks rows.
     """
     import numpy as np
     import pyarrow as pa
@@ -98,13 +92,9 @@ def rewrite_rows(
 ) -> Rewritten:
     """Rewrite a file in place as `rewrite_file` does, with the changes as arrays.
 
-    Args:
-        location: The location of the file.
-        indexes: Places in the file, ascending, each once (int64).
-        deleted: For each of them, whether its row is deleted (boolean).
-        new_rows: A row for each of them that is not deleted.
-        table: The format of the table's files.
-        first_row: Row id and commit version of the file's first row, if the table tracks rows.
+    `indexes` in the file ascend and are distinct (int64). `deleted` says for each whether its row
+    is deleted (boolean), and `new_rows` has a row for each that is not. `first_row` has the row id
+    and commit version of the file's first row, if the table tracks rows.
     """
     import numpy as np
 
@@ -165,14 +155,7 @@ def _write(location: str, new: str, changes: _Changes, table: TableFormat) -> St
 def _changed(
     rows: pyarrow.Table, start: int, changes: _Changes, table: TableFormat
 ) -> pyarrow.Table:
-    """Return rows after the changes, and add their entries to the feed.
-
-    Args:
-        rows: Rows of the file, one after the other.
-        start: The index of the first in the file.
-        changes: The changes of the file.
-        table: What files look like.
-    """
+    """Return rows after the changes, and add their entries to the feed."""
     import numpy as np
     import pyarrow as pa
 
@@ -252,3 +235,92 @@ def _may_be_plain(
         and not chunk.is_stats_set
     )
     return not has_dictionary(chunk) or ("PLAIN" in chunk.encodings and not is_engines)
+
+
+class ChangeFile:
+    """A file of the feed, begun with its first rows.
+
+    Attributes:
+        written: Its name and its size in bytes, once it is complete; None if it has no rows.
+    """
+
+    def __init__(self, table: TableFormat, directory: str) -> None:
+        self._table = table
+        self._directory, self._name = directory, table.new_name(of_change_feed=True)
+        self._stack = ExitStack()
+        self._writer: pyarrow.parquet.ParquetWriter | None = None
+        self._groups = RowGroups(self._write)
+        self.written: tuple[str, int] | None = None
+
+    def add(self, parts: Sequence[tuple[pyarrow.Table, str]]) -> None:
+        """Add rows, each with what happened to it.
+
+        `parts` has rows of a file of the table, and their `_change_type`.
+        """
+        import pyarrow as pa
+
+        rows = pa.concat_tables([_typed(part, what) for part, what in parts])
+        self._groups.add(rows)
+
+    def complete(self) -> None:
+        """Write what is left of it."""
+        self._groups.end_group()
+        self._stack.close()
+        if self._writer is not None:
+            self.written = self._name, self._table.storage.size(self._location)
+
+    def delete(self) -> None:
+        """Delete it, whatever is written of it."""
+        try:
+            self._stack.close()
+        finally:
+            self._table.storage.delete(self._location)
+
+    @property
+    def _location(self) -> str:
+        return f"{self._directory}/{self._name}"
+
+    def _write(self, rows: pyarrow.Table) -> None:
+        if self._writer is None:
+            self._table.storage.make_directory(self._directory)
+            writing = self._table.writer(self._location, rows.schema, with_dictionary(rows.schema))
+            self._writer = self._stack.enter_context(writing)
+        self._writer.write_table(rows, row_group_size=rows.num_rows)
+
+
+@contextmanager
+def change_file(table: TableFormat) -> Iterator[ChangeFile | None]:
+    """Open a file of the feed; it is deleted if the block fails. None without a feed."""
+    if table.change_feed is None:
+        yield None
+        return
+    file = ChangeFile(table, table.change_feed)
+    try:
+        yield file
+        file.complete()
+    except BaseException:
+        file.delete()
+        raise
+
+
+def images(
+    before: pyarrow.Table, after: pyarrow.Table, deleted: Any
+) -> list[tuple[pyarrow.Table, str]]:
+    """Return the entries of the change feed for some rows, by what happened to them.
+
+    `before` has the rows as they were, `after` those that are not deleted, as they are now.
+    `deleted` says for each row whether it is deleted (numpy array of booleans).
+    """
+    import pyarrow as pa
+
+    return [
+        (before.filter(pa.array(~deleted)), "update_preimage"),
+        (after, "update_postimage"),
+        (before.filter(pa.array(deleted)), "delete"),
+    ]
+
+
+def _typed(rows: pyarrow.Table, what: str) -> pyarrow.Table:
+    import pyarrow as pa
+
+    return rows.append_column(_CHANGE_TYPE, pa.repeat(pa.scalar(what), rows.num_rows))

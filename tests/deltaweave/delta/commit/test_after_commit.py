@@ -172,7 +172,7 @@ def test_a_commit_of_which_the_log_cannot_tell_is_of_unknown_state(table: Table)
     assert isinstance(error, errors.Terminal)
     assert error.transaction_id == transaction.txnId()
     assert (error.table, error.operation, error.version) == ("t", "append", 0)
-    assert errors.NOTHING_WRITTEN not in str(error)
+    assert errors.NOTHING_COMMITTED not in str(error)
     assert "not known whether it was committed" in str(error)
     assert error.transaction_id in str(error)
     assert isinstance(error.__cause__, OSError)
@@ -246,7 +246,7 @@ def test_a_conflict_is_no_unknown_state(table: Table) -> None:
     table.spark.sql(f"ALTER TABLE delta.`{table.path_or_name}` ADD COLUMNS (w INT)")
     with pytest.raises(errors.CommitConflictError) as raised:
         committed(table.spark, log, transaction, commit, table="t")
-    assert errors.NOTHING_WRITTEN in str(raised.value)
+    assert errors.NOTHING_COMMITTED in str(raised.value)
 
 
 @pytest.mark.minutes

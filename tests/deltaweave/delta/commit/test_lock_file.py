@@ -20,7 +20,7 @@ from types import SimpleNamespace
 import pytest
 
 from deltaweave import errors
-from deltaweave.delta.commit import lock_file, table_lock
+from deltaweave.delta.commit import table_lock
 from tests.lock_users import alone, count_up, session_with_limit
 from tests.locks import held_by_another_process, is_free, waits_for_locks
 from tests.locks import lock_file as lock_of
@@ -142,7 +142,7 @@ def test_users_of_an_access_control_list_open_it_if_they_may_write(
     expected = [(1, 6, NOBODY), (4, 0, NOBODY), (0x20, 0, NOBODY), *of_writers]
     expected += [(0x10, 6, NOBODY)] if of_writers else []
     here = status(1, 2)
-    assert lock_file.writers(directory, here, here) == sorted(expected)
+    assert table_lock.writers(directory, here, here) == sorted(expected)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_file_of_another_owner_or_group_names_those_of_the_directory(
     directory = [(1, 7, NOBODY), (4, 7, NOBODY), (0x20, 5, NOBODY)]
     expected = [(1, 6, NOBODY), (4, 0 if own[1] != 2 else 6, NOBODY), (0x20, 0, NOBODY), *more]
     expected += [(0x10, 6, NOBODY)] if more else []
-    assert lock_file.writers(directory, status(*of_directory), status(*own)) == sorted(expected)
+    assert table_lock.writers(directory, status(*of_directory), status(*own)) == sorted(expected)
 
 
 @two_users
@@ -263,7 +263,7 @@ def test_what_is_no_lock_file_is_left_alone_and_is_an_error(
     with pytest.raises(errors.LockFileError) as raised, alone(table, 1):
         pytest.fail("it ran without the lock")
     assert (raised.value.table, raised.value.lock_file) == ("orders", str(path))
-    assert errors.NOTHING_WRITTEN in str(raised.value)
+    assert errors.NOTHING_COMMITTED in str(raised.value)
     after = path.lstat()
     assert (after.st_mode, after.st_size) == (before.st_mode, before.st_size)
     assert not (path.parent / "nowhere").exists()
@@ -290,7 +290,7 @@ def test_a_mount_that_refuses_to_change_permissions_has_a_lock(
         raise OSError(errno.ENOTSUP, "not supported")
 
     (table / "_delta_log").chmod(0o775)
-    monkeypatch.setattr(lock_file.os, "fchmod", refuse)
+    monkeypatch.setattr(table_lock.os, "fchmod", refuse)
     with alone(table, 1):
         assert not is_free(table)
 
@@ -323,14 +323,14 @@ def test_a_place_that_is_refused_is_not_waited_for(table: Path) -> None:
 def test_a_directory_whose_parent_takes_no_file_is_locked_itself(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of_file, opened = table.parent, lock_file.os.open
+    of_file, opened = table.parent, table_lock.os.open
 
     def refuse(path: Path, *arguments: object) -> int:
         if Path(path).parent == of_file and Path(path) != table:
             raise PermissionError(errno.EACCES, "Permission denied")
         return int(opened(path, *arguments))
 
-    monkeypatch.setattr(lock_file.os, "open", refuse)
+    monkeypatch.setattr(table_lock.os, "open", refuse)
     may = os.access
     monkeypatch.setattr(
         table_lock.os, "access", lambda path, *a, **k: path != of_file and may(path, *a, **k)
@@ -390,14 +390,14 @@ def test_the_time_limit_starts_again_when_another_commit_takes_the_lock(
 def test_a_file_that_another_host_deleted_is_taken_anew(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stale, lock = iter([OSError(errno.ESTALE, "Stale file handle")]), lock_file.fcntl.flock
+    stale, lock = iter([OSError(errno.ESTALE, "Stale file handle")]), table_lock.fcntl.flock
 
     def once_stale(*arguments: int) -> None:
         for error in stale:
             raise error
         lock(*arguments)
 
-    monkeypatch.setattr(lock_file.fcntl, "flock", once_stale)
+    monkeypatch.setattr(table_lock.fcntl, "flock", once_stale)
     with alone(table, 5):
         assert not is_free(table)
 
@@ -535,7 +535,7 @@ def test_a_file_system_without_locks_is_written_without_one(
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
 
-    monkeypatch.setattr(lock_file.fcntl, "flock", refuse)
+    monkeypatch.setattr(table_lock.fcntl, "flock", refuse)
     with alone(table, 1):
         pass
     assert "commits without a lock among processes: [Errno 38] Function not" in caplog.text
@@ -545,7 +545,7 @@ def test_a_lock_that_the_disk_cannot_give_now_is_waited_for(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NFS says so while its lock service is down: others may hold the lock."""
-    failures, lock = [2], lock_file.fcntl.flock
+    failures, lock = [2], table_lock.fcntl.flock
 
     def refuse(*arguments: int) -> None:
         failures[0] -= 1
@@ -554,7 +554,7 @@ def test_a_lock_that_the_disk_cannot_give_now_is_waited_for(
             raise OSError(errno.ENOLCK, "No locks available")
         lock(*arguments)
 
-    monkeypatch.setattr(lock_file.fcntl, "flock", refuse)
+    monkeypatch.setattr(table_lock.fcntl, "flock", refuse)
     with alone(table, 5):
         assert not is_free(table)
     failures[0] = 1_000_000
@@ -573,7 +573,7 @@ def test_a_holder_without_a_record_is_not_waited_for_without_end(
         os.utime(table / "_delta_log", ns=(time.time_ns(),) * 2)  # so that it looks like many
         raise BlockingIOError(errno.EWOULDBLOCK, "held")
 
-    monkeypatch.setattr(lock_file.fcntl, "flock", held)
+    monkeypatch.setattr(table_lock.fcntl, "flock", held)
     with pytest.raises(errors.TableLockedError, match="without a record"), alone(table, 0.05):
         pytest.fail("another process holds the lock")
 

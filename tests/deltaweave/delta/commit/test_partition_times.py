@@ -9,12 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaweave import Table, merge
-from deltaweave._releases import installed_pair, line
+from deltaweave._session import installed_pair, line
 from deltaweave.delta.commit.partition_times import repeated_hours
 from deltaweave.delta.jvm import active
 from deltaweave.errors import StatementError
-from deltaweave.maintenance.operations import OPERATIONS
-from deltaweave.maintenance.policy import UpkeepPolicy
+from deltaweave.maintenance import OPERATIONS, UpkeepPolicy
 
 BEFORE = "2026-10-25T00:30:00.000000Z"  # 02:30 in Berlin, in summer time
 AFTER = "2026-10-25T01:30:00.000000Z"  # 02:30 in Berlin again

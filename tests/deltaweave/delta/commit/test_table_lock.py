@@ -136,7 +136,7 @@ def test_a_lock_that_stays_held_ends_the_wait_with_who_holds_it(
     error = raised.value
     assert (error.table, error.operation) == (str(path), operation)
     assert str(holder.pid) in error.holder
-    assert errors.NOTHING_WRITTEN in str(error)
+    assert errors.NOTHING_COMMITTED in str(error)
     assert 0.2 <= error.waited_seconds < 10
     assert isinstance(error, errors.Transient)
     assert files_in(path) == before  # what was written is deleted

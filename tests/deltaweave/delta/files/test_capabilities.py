@@ -9,7 +9,7 @@ import pytest
 from mypy import api
 from pyspark.sql import types as T
 
-from deltaweave._verdict import Verdict
+from deltaweave._validation import Verdict
 from deltaweave.delta.files import (
     Capable,
     Reading,
@@ -236,7 +236,7 @@ UNCHECKED = """
 from pyspark.sql.types import StructField
 from deltaweave.delta.files.capabilities import *
 from deltaweave.delta.files.capabilities import Capable
-from deltaweave._verdict import Verdict
+from deltaweave._validation import Verdict
 def compare(column: ComparableColumn) -> None: ...
 def write(column: WritableColumn) -> None: ...
 

@@ -14,7 +14,7 @@ import deltaweave
 from deltaweave.delta.jvm import translated
 from deltaweave.delta.jvm.errors import exceeded_limit
 from deltaweave.errors import (
-    NOTHING_WRITTEN,
+    NOTHING_COMMITTED,
     LimitExceededError,
     MergeFailedError,
     SessionEndedError,
@@ -79,7 +79,7 @@ def test_an_exceeded_limit_says_what_to_set(
     with pytest.raises(expected) as raised, translated("orders", version=3):
         raise error
     assert isinstance(raised.value, Terminal)
-    assert raised.value.state == NOTHING_WRITTEN
+    assert raised.value.state == NOTHING_COMMITTED
     if setting is not None:
         assert setting in raised.value.settings  # type: ignore[attr-defined]
         assert setting in str(raised.value)

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaweave import Table, errors
-from deltaweave._verdict import YES, Verdict
+from deltaweave._validation import YES, Verdict
 from deltaweave.delta.jvm import Jvm
 from deltaweave.delta.log import features
 from deltaweave.delta.log.table_log import TableLog

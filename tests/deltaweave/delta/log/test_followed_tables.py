@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from deltaweave import Table
 from deltaweave.delta.log import TableSnapshot, actions, followed_tables
-from deltaweave.delta.log.checksum import Checksum
-from deltaweave.engine.settings import ON_DRIVER
+from deltaweave.delta.log.followed_tables import Checksum
+from deltaweave.engine.merge_run import ON_DRIVER
 from tests.builders import frame, write_table
 from tests.settings import configured
 from tests.spark_jobs import jobs_of

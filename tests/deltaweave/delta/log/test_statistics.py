@@ -40,7 +40,7 @@ from deltaweave import Table
 from deltaweave.delta.log import actions, statistic_bounds, statistics
 from deltaweave.delta.log.file_list import FileList
 from deltaweave.delta.log.statistics import Bounds, bounds, sorted_values
-from deltaweave.engine.settings import REWRITE_IN_PLACE
+from deltaweave.engine.merge_run import REWRITE_IN_PLACE
 from deltaweave.engine.tasks.file_statistics import Statistics
 from tests.settings import configured
 from tests.spark_jobs import jobs_of

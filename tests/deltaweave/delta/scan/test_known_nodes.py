@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from deltaweave.delta.scan import known_nodes, unknown_in_clauses
+from deltaweave.delta.scan import dependence, unknown_in_clauses
 from deltaweave.delta.statement import ResolvedMerge, parse_statement, resolve
 from tests.builders import write_table
 
@@ -59,6 +59,6 @@ def test_an_expression_that_nobody_wrote_down_is_not_known(
     merge = merge_of(spark, target, "abs(s.v)")
     assert unknown_in_clauses(merge) == []
     name = "org.apache.spark.sql.catalyst.expressions.Abs"
-    known = known_nodes.CLAUSE_NODES - {name}
+    known = dependence.CLAUSE_NODES - {name}
     monkeypatch.setattr("deltaweave.delta.scan.dependence.CLAUSE_NODES", known)
     assert unknown_in_clauses(merge) == ["Abs"]

@@ -18,7 +18,7 @@ import deltaweave
 from deltaweave import session_merges
 from deltaweave.delta.log import features
 from deltaweave.delta.statement import builtin_defects, parse_statement
-from deltaweave.engine.settings import ON_DRIVER, REWRITE_IN_PLACE
+from deltaweave.engine.merge_run import ON_DRIVER, REWRITE_IN_PLACE
 from deltaweave.errors import AmbiguousMatchError, UnsupportedFeatureError
 from tests.builders import write_table
 from tests.merge_cases.case import (

@@ -17,7 +17,7 @@ from deltaweave import Table
 from deltaweave.engine import limits
 from deltaweave.engine.backends import spark as spark_backend
 from deltaweave.engine.backends.local import pairs as local_pairs
-from deltaweave.engine.settings import MAX_MARKED_FRACTION, ON_DRIVER, REWRITE_IN_PLACE
+from deltaweave.engine.merge_run import MAX_MARKED_FRACTION, ON_DRIVER, REWRITE_IN_PLACE
 from tests.builders import frame, write_table
 from tests.merge_cases.case import (
     AMBIGUOUS,

@@ -14,7 +14,7 @@ from pyspark.sql.classic.dataframe import DataFrame
 
 from deltaweave import Table
 from deltaweave.engine import limits
-from deltaweave.engine.settings import ON_DRIVER
+from deltaweave.engine.merge_run import ON_DRIVER
 from deltaweave.engine.source import collected_within
 from deltaweave.engine.tasks import TooBigError
 from tests.builders import frame, write_table

@@ -22,7 +22,6 @@ from deltaweave.engine.tasks import (
     all_rows,
     batches,
     rewrite_rows,
-    row_groups,
     rows_at,
 )
 from deltaweave.engine.tasks.stored_rows import batches_of_group
@@ -39,7 +38,7 @@ ROWS_IN_MEMORY = 40 * MIB
 
 @pytest.fixture(autouse=True)
 def _low_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_groups, "MAX_ROW_GROUP_BYTES_IN_MEMORY", GROUP)
+    monkeypatch.setattr(batches, "MAX_ROW_GROUP_BYTES_IN_MEMORY", GROUP)
     monkeypatch.setattr(batches, "BATCH_BYTES", BATCH)
 
 

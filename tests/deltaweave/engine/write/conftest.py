@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from deltaweave.engine.settings import ON_DRIVER
+from deltaweave.engine.merge_run import ON_DRIVER
 from tests.on_driver import written_on_driver
 from tests.settings import configured
 

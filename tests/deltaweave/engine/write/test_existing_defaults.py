@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import Table
-from deltaweave.engine.settings import ON_DRIVER, REWRITE_IN_PLACE
+from deltaweave.engine.merge_run import ON_DRIVER, REWRITE_IN_PLACE
 from tests.on_driver import rows_of
 from tests.settings import configured
 

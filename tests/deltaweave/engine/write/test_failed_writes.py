@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from deltaweave import Table, errors
 from deltaweave import table as table_module
 from deltaweave.delta.commit.transaction import Transaction
-from deltaweave.engine.settings import MAX_COMMIT_ATTEMPTS, REWRITE_IN_PLACE
+from deltaweave.engine.merge_run import MAX_COMMIT_ATTEMPTS, REWRITE_IN_PLACE
 from tests.builders import frame, write_table
 from tests.oracles import newest_version
 from tests.settings import configured

@@ -21,9 +21,9 @@ from pyspark.sql.types import ArrayType, IntegerType, StructField, StructType
 
 import deltaweave
 from deltaweave import Table, errors
-from deltaweave._releases import installed_pair, line
+from deltaweave._session import installed_pair, line
 from deltaweave.engine import limits
-from deltaweave.engine.settings import REWRITE_IN_PLACE
+from deltaweave.engine.merge_run import REWRITE_IN_PLACE
 from deltaweave.engine.tasks import Disk, TableFormat, file_tasks
 from deltaweave.engine.tasks.stored_rows import batches_of_group
 from tests.builders import frame, write_table
@@ -697,7 +697,7 @@ def test_a_file_that_nobody_can_read_is_named_without_a_traceback(
     assert file.name in raised.value.problem
     assert "Traceback" not in str(raised.value)
     assert "  File " not in str(raised.value)
-    assert errors.NOTHING_WRITTEN in str(raised.value)
+    assert errors.NOTHING_COMMITTED in str(raised.value)
     assert f"Spark rewrites 1 of 1 files, the first of them {file.name}: " in caplog.text
     assert list(path.glob("*.parquet")) == [file]  # what was begun is gone
 

@@ -17,7 +17,7 @@ from deltaweave import Table, errors
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.jvm import raise_hidden_interrupts
 from deltaweave.engine.backends import spark as spark_backend
-from deltaweave.engine.settings import ON_DRIVER
+from deltaweave.engine.merge_run import ON_DRIVER
 from tests.builders import frame, write_table
 from tests.oracles import newest_version
 from tests.settings import configured

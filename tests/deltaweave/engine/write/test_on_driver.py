@@ -20,11 +20,11 @@ from pyspark.sql import functions as F
 
 import deltaweave
 from deltaweave import MergeResult, Table, errors
-from deltaweave._verdict import Verdict
+from deltaweave._validation import Verdict
 from deltaweave.engine import limits
 from deltaweave.engine.backends.local import files as local_files
 from deltaweave.engine.backends.local import merge as local_merge
-from deltaweave.engine.settings import ON_DRIVER, REWRITE_IN_PLACE
+from deltaweave.engine.merge_run import ON_DRIVER, REWRITE_IN_PLACE
 from tests.builders import Rows, frame, write_table
 from tests.footers import SPARK_VERSION, rewritten_footer
 from tests.on_driver import rows_of

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import deltaweave
 from deltaweave import Table, errors
 from deltaweave.engine import run
-from deltaweave.engine.settings import REWRITE_IN_PLACE
+from deltaweave.engine.merge_run import REWRITE_IN_PLACE
 from deltaweave.engine.strategies import copy_in_place
 from tests.builders import frame, write_table
 from tests.deltaweave.engine.write.test_in_place import rows_in_files

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 import deltaweave
 from deltaweave import Table, errors
 from deltaweave.engine import limits
-from deltaweave.engine.settings import ON_DRIVER
+from deltaweave.engine.merge_run import ON_DRIVER
 from deltaweave.engine.source import collected
 from tests.builders import Rows, frame, write_table
 from tests.on_driver import rows_of

@@ -13,7 +13,7 @@ from functools import partial
 from pyspark.sql import Column
 from pyspark.sql.types import StructField
 
-from deltaweave._verdict import YES, Verdict, no
+from deltaweave._validation import YES, Verdict, no
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import (
     PartitioningColumn,

@@ -13,7 +13,7 @@ from decimal import Decimal
 from math import prod
 from typing import TYPE_CHECKING, TypeVar
 
-from deltaweave._verdict import Verdict
+from deltaweave._validation import Verdict
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import (
     ComparableColumn,

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from deltaweave._verdict import Verdict
+from deltaweave._validation import Verdict
 from deltaweave.delta.commit import WrittenFiles
 from deltaweave.delta.files import row_schema
 from deltaweave.delta.jvm import column_named

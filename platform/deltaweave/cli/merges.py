@@ -1,17 +1,23 @@
-"""The command `apply-changes`: applies change events to a table, in any order."""
+"""The commands that write: `merge`, `apply-changes`, `maintain`; `explain`, a merge's plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table as Shown
 
 from deltaweave._terminal import FAILED, MISUSED, fail
 from deltaweave._validation import refuse_credentials
-from deltaweave.cli.malformed_records import malformed_column
+from deltaweave.cli.commits import table_on_disk
 from deltaweave.cli.options import (
     Catalog,
     Conf,
@@ -19,16 +25,94 @@ from deltaweave.cli.options import (
     TableName,
     Verbose,
     as_path_if_there,
+    print_json,
     print_result,
+    reading_disk,
     working,
 )
-from deltaweave.errors import DeltaweaveError, SourceError, TableNotFoundError
+from deltaweave.errors import NOTHING_WRITTEN, DeltaweaveError, SourceError, TableNotFoundError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from deltaweave.maintenance import Done
+
+
 # Spark's error classes of a record that FAILFAST refuses, in CSV and in JSON.
 _MALFORMED = ("MALFORMED_RECORD", "CANNOT_PARSE_JSON_FIELD")
+
+_RECORD = "__deltaweave_record"
+_TEXTS = "__deltaweave_texts"
+_SHOWN = 200  # characters of a value or record
+
+Statement = Annotated[
+    str | None, typer.Argument(help="A MERGE statement, or - to read one.", show_default=False)
+]
+File = Annotated[Path | None, typer.Option("--file", help="A file that holds the statement.")]
+
+
+def run_merge(
+    statement: Statement = None,
+    file: File = None,
+    builtin: Annotated[
+        bool,
+        typer.Option(
+            "--fallback-builtin",
+            help="Let Delta's own MERGE run where the table has a feature that is refused.",
+            metavar="",
+        ),
+    ] = False,
+    conf: Conf = [],  # noqa: B006  # typer reads it and hands on a list of its own
+    catalog: Catalog = None,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Run a MERGE statement, and print what it did."""
+    import deltaweave
+
+    text = _text(statement, file)
+    with working("Merging", conf, catalog, verbose=verbose) as spark:
+        result = deltaweave.merge(spark, text, fallback="builtin" if builtin else None)
+    print_result(result, json=json)
+
+
+def explain_merge(
+    statement: Statement = None,
+    file: File = None,
+    conf: Conf = [],  # noqa: B006  # as above
+    catalog: Catalog = None,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Print what a MERGE would do to its target now, and what would help. It writes nothing."""
+    import deltaweave
+
+    text = _text(statement, file)
+    with working("Planning", conf, catalog, verbose=verbose) as spark:
+        plan = deltaweave.explain(spark, text)
+    if json:
+        print_json(asdict(plan))
+    else:
+        print(plan)
+
+
+def _text(statement: str | None, file: Path | None) -> str:
+    if (statement is None) == (file is None):
+        fail("Give a statement, - to read one from the standard input, or --file.", MISUSED)
+    if file is not None:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            fail(f"{file} cannot be read: {reason}.", MISUSED)
+    else:
+        text = sys.stdin.read() if statement == "-" else str(statement)
+    try:
+        refuse_credentials(text)  # before Spark starts
+    except DeltaweaveError as error:
+        fail(str(error), FAILED)
+    # A file's statement may end as a SQL script's does.
+    return text.strip().removesuffix(";")
 
 
 def apply_changes(
@@ -165,11 +249,7 @@ def _naming_column(
 
 
 def _check_place(spark: SparkSession, table: str) -> None:
-    """Refuse a name without a table: its data would be in this command's temporary directory.
-
-    Raises:
-        TableNotFoundError: There is no table of that name.
-    """
+    """Refuse a name without a table: its data would be in this command's temporary directory."""
     from deltaweave import Table
 
     if "/" not in table and not Table(spark, table).exists():
@@ -177,7 +257,7 @@ def _check_place(spark: SparkSession, table: str) -> None:
             "there is no table of that name, and apply-changes creates tables at paths alone.",
             table=table,
             operation="applying changes",
-            state="Nothing was written.",
+            state=NOTHING_WRITTEN,
             hint=f"Give a path (with a slash, as ./{table}), or create the table first.",
         )
 
@@ -231,3 +311,91 @@ def _strict(options: dict[str, str], format: str, schema: str | None) -> dict[st
     if not is_text or any(name.lower() == "mode" for name in options):
         return options
     return {**options, "mode": "FAILFAST"}
+
+
+def malformed_column(
+    spark: SparkSession, source: str, format: str, schema: str, options: Mapping[str, str]
+) -> str | None:
+    """Return which column of the first malformed record cannot be read, in words, or None.
+
+    Spark names the record alone. So it is read twice: leniently, with nulls for such values, and
+    with all of its columns as text.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType, StructType
+
+    from deltaweave.identifiers import quoted
+
+    declared = spark.read.format(format).schema(schema).load(source).schema
+    lenient = {**options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _RECORD}
+    reader = spark.read.format(format).options(**lenient)
+    rows = reader.schema(StructType([*declared]).add(_RECORD, StringType())).load(source)
+    texts = ", ".join(f"{quoted(field.name)} STRING" for field in declared)
+    parse = F.from_csv if format == "csv" else F.from_json
+    of_texts = parse(F.col(_RECORD), texts, {**options, "mode": "PERMISSIVE"})
+    row = rows.where(F.col(_RECORD).isNotNull()).withColumn(_TEXTS, of_texts).first()
+    if row is None or row[_TEXTS] is None:
+        return None
+    for field in declared:
+        text = row[_TEXTS][field.name]
+        if row[field.name] is None and text is not None:
+            return (
+                f"Column {field.name} is declared as {field.dataType.simpleString().upper()}, "
+                f"and {_cut(text)!r} cannot be read as one. The record is {_cut(row[_RECORD])}"
+            )
+    return None
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def maintain(
+    table: TableName,
+    only: Annotated[
+        list[str],
+        typer.Option(
+            help="An operation: optimize, purge, floating_bounds, statistics, index_keys or "
+            "vacuum; repeatable; by default all of them.",
+            metavar="OPERATION",
+        ),
+    ] = [],  # noqa: B006  # typer reads it and hands on a list of its own
+    conf: Conf = [],  # noqa: B006  # as above
+    catalog: Catalog = None,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Compact, purge, index and vacuum a table, each only if the table's log says it needs it.
+
+    What was done before an error is printed, too.
+    """
+    from deltaweave import Table
+    from deltaweave.engine.phases import tell
+    from deltaweave.maintenance import OPERATIONS, UpkeepPolicy
+
+    for name in only:
+        if name not in OPERATIONS:
+            fail(f"--only {name}: there are {', '.join(OPERATIONS)}.", MISUSED)
+    with reading_disk(table):
+        table_on_disk(table, conf)  # an error if there is no table, before Spark starts
+    done: dict[str, Done] = {}
+    try:
+        with working("Opening the table", conf, catalog, verbose=verbose) as spark:
+            for name in only or OPERATIONS:
+                tell(name.replace("_", " "))
+                done[name] = OPERATIONS[name](Table(spark, table), UpkeepPolicy())
+    finally:
+        if done:
+            _show(done, json=json)
+
+
+def _show(done: dict[str, Done], *, json: bool) -> None:
+    if json:
+        print_json(
+            {name: {"description": each.description, **each.numbers} for name, each in done.items()}
+        )
+        return
+    shown = Shown("operation", "what was done", box=SIMPLE_HEAD, padding=0)
+    for name, each in done.items():
+        shown.add_row(name, each.description)
+    Console(highlight=False).print(shown)

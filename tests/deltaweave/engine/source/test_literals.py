@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from deltaweave.delta.scan.literals import literal
+from deltaweave.engine.source.keys import typed_literal
 from tests.settings import configured
 
 VALUES = {
@@ -49,7 +49,7 @@ def test_a_collected_value_is_the_same_as_a_literal(spark: SparkSession, zone: s
             rows = rows.selectExpr(f"CAST(value AS {name}) AS value").localCheckpoint()
             data_type = rows.schema["value"].dataType
             values = [row[0] for row in rows.collect()]
-            literals = [literal(value, data_type) for value in values]
+            literals = [typed_literal(value, data_type) for value in values]
             same = [rows.value.eqNullSafe(each).alias(f"is_{i}") for i, each in enumerate(literals)]
             found = rows.select(*same).collect()
             for i, text in enumerate(texts):
@@ -64,5 +64,5 @@ def test_a_collected_struct_is_the_same_as_a_literal(spark: SparkSession) -> Non
         "SELECT struct(DATE'0001-01-01' AS `a.b`, struct(1BD AS c, INT(NULL) AS d) AS e) AS v"
     )
     [row] = rows.collect()
-    again = literal(row["v"], rows.schema["v"].dataType)
+    again = typed_literal(row["v"], rows.schema["v"].dataType)
     assert rows.select(again.eqNullSafe(rows.v)).first() == (True,)

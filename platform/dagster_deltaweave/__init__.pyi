@@ -15,6 +15,7 @@ from .components import MaintenanceComponent as MaintenanceComponent
 from .components import MergeAssetComponent as MergeAssetComponent
 from .components import MergeOnReadAssetComponent as MergeOnReadAssetComponent
 from .components import TableChecksComponent as TableChecksComponent
+from .io_manager import DeltaTableResource as DeltaTableResource
 from .io_manager import SparkDeltaIOManager as SparkDeltaIOManager
 from .io_manager import TypeHandler as TypeHandler
 from .landing import partition_path as partition_path
@@ -32,6 +33,5 @@ from .sensors import build_rematerialization_schedule as build_rematerialization
 from .sensors import build_rematerialization_sensor as build_rematerialization_sensor
 from .sensors import build_table_sensor as build_table_sensor
 from .spark import SparkResource as SparkResource
-from .table_resource import DeltaTableResource as DeltaTableResource
 from .tables import Changes as Changes
 from .tables import MergeDeclaration as MergeDeclaration

@@ -1,9 +1,16 @@
-"""The Spark session of a run, as a Dagster resource that starts or finds it on first use."""
+"""The Spark session of a run, as a Dagster resource, and the run's id in the session's commits.
+
+What an IO manager or upkeep commits has the run's id alone: it is a commit to the table of an asset
+that it knows. Whatever else a session commits may be a commit to any table, so its user metadata
+names all runs that have the session: runs of one process share it.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +24,6 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import deltaweave
-from dagster_deltaweave.run_mark import mark_session, unmark_session
 from deltaweave._session import secret_keys
 from deltaweave.errors import NOTHING_DONE, StatementError
 
@@ -100,7 +106,7 @@ class SparkResource(LazyPySparkResource):
         if self._spark_session is None or self._run_id is None:
             return
         try:
-            unmark_session(self._spark_session, self._run_id)
+            untag_session(self._spark_session, self._run_id)
         except Exception:  # the session is gone
             _logger.debug("the session is no longer there", exc_info=True)
 
@@ -116,7 +122,7 @@ class SparkResource(LazyPySparkResource):
         if self._attachment is not None and not self._attachment.is_alive():
             self._spark_session = None
         if self._spark_session is None:
-            with self._telling_of_a_start():
+            with self._logging_start():
                 self._attachment = self._attach() if self.warm else None
                 session = (
                     self._attachment.session
@@ -127,10 +133,10 @@ class SparkResource(LazyPySparkResource):
                 deltaweave.enable(session)
             self._spark_session = session
             if self._run_id is not None:
-                mark_session(session, self._run_id)
+                tag_session(session, self._run_id)
 
     @contextmanager
-    def _telling_of_a_start(self) -> Iterator[None]:
+    def _logging_start(self) -> Iterator[None]:
         """Log that Spark starts, and how long that took, unless this process has Spark already."""
         if SparkContext._active_spark_context is not None:
             yield
@@ -184,9 +190,91 @@ def _with_environment(given: Any) -> Any:
 
 
 def _flat(spark_config: dict[str, Any]) -> list[tuple[str, object]]:
-    pairs: list[tuple[str, object]] = flatten_dict(spark_config)  # type: ignore[no-untyped-call]
-    return pairs
+    settings: list[tuple[str, object]] = flatten_dict(spark_config)  # type: ignore[no-untyped-call]
+    return settings
 
 
 def _spark_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+RUN_ID = "dagster/run_id"
+RUNS_OF_SESSION = "dagster/runs_of_session"
+
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_RUNS = "spark.dagster.runsOfSession"
+"""The runs that have the session, one for each of their resources; a setting ends with it."""
+
+_lock = threading.Lock()
+
+
+@contextmanager
+def tag_commits_with_run(spark: SparkSession, run_id: str) -> Iterator[None]:
+    """Record the run's id in the session's commits in the block, unless the user sets metadata."""
+    with _lock:
+        before = spark.conf.get(_USER_METADATA, None)
+        is_tagged = not before or bool(session_runs_in(before))
+        if is_tagged:
+            spark.conf.set(_USER_METADATA, json.dumps({RUN_ID: run_id}))
+    try:
+        yield
+    finally:
+        if is_tagged:
+            try:
+                with _lock:
+                    _write_runs(spark, _runs(spark))
+            except Exception:  # the session is gone, but its commits stand
+                _logger.warning("Spark's setting %s stays", _USER_METADATA, exc_info=True)
+
+
+def tag_session(spark: SparkSession, run_id: str) -> None:
+    """Let all that the session commits name the run, unless the user set metadata."""
+    with _lock:
+        _set_runs(spark, [*_runs(spark), run_id])
+
+
+def untag_session(spark: SparkSession, run_id: str) -> None:
+    """Take back one `tag_session` of the run."""
+    with _lock:
+        runs = _runs(spark)
+        if run_id in runs:
+            runs.remove(run_id)
+            _set_runs(spark, runs)
+
+
+def run_id_in(user_metadata: str | None) -> str | None:
+    """Return the run whose IO manager or upkeep made a commit; None if none did."""
+    run_id = _parsed_metadata(user_metadata).get(RUN_ID)
+    return run_id if isinstance(run_id, str) else None
+
+
+def session_runs_in(user_metadata: str | None) -> list[str]:
+    """Return the runs, one of which made a commit by code outside of IO manager and upkeep."""
+    runs = _parsed_metadata(user_metadata).get(RUNS_OF_SESSION)
+    return [str(each) for each in runs] if isinstance(runs, list) else []
+
+
+def _set_runs(spark: SparkSession, runs: list[str]) -> None:
+    spark.conf.set(_RUNS, ",".join(runs))
+    before = spark.conf.get(_USER_METADATA, None)
+    if not before or session_runs_in(before):
+        _write_runs(spark, runs)
+
+
+def _write_runs(spark: SparkSession, runs: list[str]) -> None:
+    if runs:
+        spark.conf.set(_USER_METADATA, json.dumps({RUNS_OF_SESSION: list(dict.fromkeys(runs))}))
+    else:
+        spark.conf.unset(_USER_METADATA)
+
+
+def _runs(spark: SparkSession) -> list[str]:
+    return [each for each in (spark.conf.get(_RUNS, None) or "").split(",") if each]
+
+
+def _parsed_metadata(user_metadata: str | None) -> dict[str, Any]:
+    try:
+        tag = json.loads(user_metadata) if user_metadata else {}
+    except ValueError:
+        return {}
+    return tag if isinstance(tag, dict) else {}

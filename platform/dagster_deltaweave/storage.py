@@ -67,7 +67,7 @@ def file_system(location: str | Path) -> tuple[FileSystem, str]:
     return store, base.rstrip("/")
 
 
-def same_place(location: str | Path) -> str:
+def normalized_location(location: str | Path) -> str:
     """Normalize the name of a location: equal for all its spellings, with links followed."""
     path = local_path(location)
     if path is not None:

@@ -24,8 +24,8 @@ from dagster_deltaweave import (
     read_source_partition,
 )
 from dagster_deltaweave.components.table_component import PathSource
-from dagster_deltaweave.logs.delta_log import DeltaLog
-from dagster_deltaweave.tables import table_place
+from dagster_deltaweave.logs.delta_log import LogReader
+from dagster_deltaweave.tables import table_location
 from deltaweave import MergeOnReadTable, Table
 from deltaweave._validation import refuse_credentials
 from deltaweave.cli import app
@@ -99,7 +99,7 @@ def _merge_text(at: str) -> None:
 
 
 def _write(at: str) -> None:
-    table_place({"deltaweave/table": at}, asset="orders")
+    table_location({"deltaweave/table": at}, asset="orders")
 
 
 def _merge_on_read(at: str) -> None:
@@ -137,7 +137,7 @@ OF_DEFINITIONS: list[Callable[[str], object]] = [
 ]
 
 
-@pytest.mark.parametrize("enters", [*OF_DEFINITIONS, _merge_text, _merge_on_read, DeltaLog])
+@pytest.mark.parametrize("enters", [*OF_DEFINITIONS, _merge_text, _merge_on_read, LogReader])
 def test_definitions_with_credentials_in_locations_do_not_load(
     enters: Callable[[str], object],
 ) -> None:

@@ -24,9 +24,9 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from assets.object_store import ObjectStore, object_store
 from dagster_deltaweave import build_partition_sensor, build_table_sensor, partition_path
 from dagster_deltaweave.landing.listing import delivery, list_deliveries
-from dagster_deltaweave.landing.read_delivery import LANDING, landing_tag
+from dagster_deltaweave.landing.source_partition import LANDING, landing_tag
 from dagster_deltaweave.logs.changeset_log import pending_changes
-from dagster_deltaweave.logs.delta_log import DeltaLog
+from dagster_deltaweave.logs.delta_log import LogReader
 from dagster_deltaweave.tables.locator import MergeOnReadLocations
 from deltaweave.errors import SourceError
 from tests.dagster_deltaweave.ticks import launched_tick as tick
@@ -96,7 +96,7 @@ def test_a_delta_log_is_read_from_an_object_store_without_listing_it_again(
         info = {"commitInfo": {"timestamp": version, "operation": "WRITE"}}
         text = "\n".join(map(json.dumps, (info, add))).encode()
         store.put(f"lake/orders/_delta_log/{version:020}.json", text)
-    log = DeltaLog("s3a://lake/orders")
+    log = LogReader("s3a://lake/orders")
 
     newest = next(log.newest_first())
     listings = store.listings

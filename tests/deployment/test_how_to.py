@@ -20,7 +20,7 @@ from dagster_deltaweave.tables import (
     ChangesDeclaration,
     MergeDeclaration,
     merge_declaration_in,
-    table_place,
+    table_location,
 )
 from deltaweave import Table
 from deltaweave._session import delta_conf
@@ -70,7 +70,7 @@ def test_what_other_systems_declare_is_declared_as_the_pages_say() -> None:
     orders = names_of("from-dbt.md", "python asset")["orders"]
     assert (declared(orders).table, declared(orders).keys) == ("shop.orders", ("id",))
     customers = names_of("from-apply-changes.md", "python asset")["customers"]
-    changes = table_place(customers.metadata_by_key[customers.key], asset="customers")
+    changes = table_location(customers.metadata_by_key[customers.key], asset="customers")
     assert isinstance(changes, ChangesDeclaration)
     assert changes.arguments["except_column_list"] == ["op", "lsn"]
 

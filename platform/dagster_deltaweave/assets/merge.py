@@ -139,7 +139,7 @@ def merge_asset(
     def decorate(function: Callable[..., Any]) -> AssetsDefinition:
         asset_name = name or function.__name__
         problem = (
-            _problem(keys, on, clauses, merge_text, schema_policy)
+            _argument_problem(keys, on, clauses, merge_text, schema_policy)
             or _order_problem(order, sequence_by, clauses, merge_text, except_column_list)
             or _column_problem(
                 keys, sequence_by, partition_by, cluster_by, except_column_list, schema
@@ -190,7 +190,7 @@ def merge_asset(
     return decorate
 
 
-def _problem(
+def _argument_problem(
     keys: Sequence[str],
     on: str | None,
     clauses: Sequence[Clause],

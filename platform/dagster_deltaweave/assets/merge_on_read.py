@@ -35,12 +35,12 @@ from dagster_deltaweave.io_manager import (
 )
 from dagster_deltaweave.logs import pending_changes
 from dagster_deltaweave.metadata import keep_view_fresh, table_metadata
-from dagster_deltaweave.run_mark import mark_commits_with_run
+from dagster_deltaweave.spark import tag_commits_with_run
 from dagster_deltaweave.tables import (
     IdempotentBy,
+    MergeOnReadArguments,
     MergeOnReadAssets,
     MergeOnReadDeclaration,
-    MergeOnReadOptions,
     TableLocator,
     declaration_metadata,
     merge_on_read_locations,
@@ -69,15 +69,7 @@ def base_asset(
     metadata: Mapping[str, Any] | None,
     kinds: Set[str],
 ) -> AssetsDefinition:
-    """Build the base asset, whose materialization merges the pending changes into it.
-
-    Args:
-        declaration: The declaration of the base.
-        strategy: How the changes are merged.
-        arguments: Dagster's own arguments, `io_manager_key` among them.
-        metadata: Further metadata of the definition.
-        kinds: Kinds the UI shows.
-    """
+    """Build the base asset, whose materialization merges the pending changes into it."""
     io_manager_key = arguments["io_manager_key"] or "io_manager"
     view_name = declaration.view.path[-1]
 
@@ -106,13 +98,7 @@ def view_asset(
     arguments: DagsterArguments,
     metadata: Mapping[str, Any] | None,
 ) -> AssetsDefinition:
-    """Build the view asset: it has no table, and materializing it records what is pending.
-
-    Args:
-        declaration: The declaration of the view.
-        arguments: Dagster's own arguments, `io_manager_key` among them.
-        metadata: Further metadata of the definition.
-    """
+    """Build the view asset: it has no table, and materializing it records what is pending."""
     io_manager_key = arguments["io_manager_key"] or "io_manager"
 
     def look(context: AssetExecutionContext) -> MaterializeResult[Any]:
@@ -151,7 +137,7 @@ def _rematerialize(
         return MaterializeResult()
     with (
         retry_run_if_transient(declaration.retries),
-        mark_commits_with_run(table.spark, context.run.run_id),
+        tag_commits_with_run(table.spark, context.run.run_id),
     ):
         done = table.rematerialize(strategy)
         purged = table.purge()
@@ -269,7 +255,7 @@ def merge_on_read_asset(
     def decorate(function: Callable[..., Any]) -> MergeOnReadAssets:
         view_name = name or function.__name__
         view_key = asset_key(key_prefix, view_name)
-        problem = _problem(keys, strategy, idempotent_by, table, changes_table)
+        problem = _argument_problem(keys, strategy, idempotent_by, table, changes_table)
         problem = problem or problem_of_table_key(view_key)
         if problem is not None:
             raise DagsterInvalidDefinitionError(f"merge-on-read asset {view_name}: {problem}")
@@ -281,7 +267,7 @@ def merge_on_read_asset(
             "checkpoint": checkpoint,
             "retries": retries,
             "idempotent_by": idempotent_by,
-            "options": MergeOnReadOptions(
+            "options": MergeOnReadArguments(
                 keys=tuple(keys),
                 sequence_by=sequence_by,
                 apply_as_deletes=apply_as_deletes,
@@ -338,7 +324,7 @@ def merge_on_read_asset(
     return decorate
 
 
-def _problem(
+def _argument_problem(
     keys: Sequence[str],
     strategy: str,
     idempotent_by: str | None,

@@ -80,21 +80,7 @@ def table_asset(
     kinds: Set[str],
     pool: str | None,
 ) -> AssetsDefinition:
-    """Build the asset of a function, with its table's declaration in the definition's metadata.
-
-    Args:
-        function: The asset's function.
-        declaration: The declaration of the asset's table.
-        arguments: Dagster's own arguments.
-        name: The asset's name.
-        key_prefix: Prefix of its key.
-        metadata: Further metadata of the definition.
-        kinds: Kinds the UI shows.
-        pool: The concurrency pool; by default one for each table.
-
-    Raises:
-        StatementError: The metadata names another location than the declaration.
-    """
+    """Build the asset of a function, with its table's declaration in the definition's metadata."""
     key = asset_key(key_prefix, name)
     shown = _shown_before_a_run(declaration, key)
     metadata = {**shown, **(metadata or {}), **declaration_metadata(declaration)}

@@ -167,11 +167,7 @@ def check_specs(
     blocking: bool | Iterable[str],
     arguments: CheckArguments,
 ) -> list[AssetCheckSpec]:
-    """Build the specs of the checks that have a description.
-
-    Raises:
-        DagsterInvalidDefinitionError: No check has one, or `blocking` names another check.
-    """
+    """Build the specs of the checks that have a description."""
     names = [name for name, description in descriptions.items() if description]
     if not names:
         raise invalid_checks(asset, f"no check is asked for; there are {', '.join(descriptions)}.")
@@ -210,7 +206,7 @@ def asset_table(context: AssetCheckExecutionContext, asset: NamedAsset) -> "Tabl
     """Return the table of an asset, as the run's IO manager knows it."""
     tables = run_locator(context.op_execution_context.resources, asset.io_manager_key)
     key = checked_asset(context)
-    return tables.table(key, asset.place(context.op_execution_context, key, "checking"))
+    return tables.table(key, asset.location(context.op_execution_context, key, "checking"))
 
 
 def invalid_checks(key: AssetKey, problem: str) -> DagsterInvalidDefinitionError:

@@ -222,14 +222,15 @@ def _row_count(
         return CheckFinding(True, "The run recorded no row count.", {})
     if before is None:
         return CheckFinding(True, "No run before recorded a row count of this table.", {})
-    now, was = judged.values[ROW_COUNT_KEY], before.values[ROW_COUNT_KEY]
-    metadata = {"check/rows": now, "check/rows_before": was}
-    if not was:
-        return CheckFinding(True, f"The table had no rows, and now has {now:,}.", metadata)
-    change = (now - was) / was
+    count, count_before = judged.values[ROW_COUNT_KEY], before.values[ROW_COUNT_KEY]
+    metadata = {"check/rows": count, "check/rows_before": count_before}
+    if not count_before:
+        return CheckFinding(True, f"The table had no rows, and now has {count:,}.", metadata)
+    change = (count - count_before) / count_before
     return CheckFinding(
         (low is None or change >= low) and (high is None or change <= high),
-        f"{now:,} rows, {was:,} before: {change:+.1%}; the limit is {_bounds(low, high)}.",
+        f"{count:,} rows, {count_before:,} before: {change:+.1%}; "
+        f"the limit is {_bounds(low, high)}.",
         {**metadata, "check/row_count_change": change},
     )
 

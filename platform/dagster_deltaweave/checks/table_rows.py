@@ -1,13 +1,8 @@
 """Asset checks of a Delta table's rows: all checks of an asset take one pass over the table.
 
-These checks of Dagster's own read the metadata that merges record, so they are not built again:
-
-- `build_column_schema_change_checks`: compares the columns with those of the last materialization.
-- `build_metadata_bounds_checks`: any number between fixed bounds, such as `dagster/row_count`.
-- `FreshnessPolicy`, or `build_last_update_freshness_checks`: how long ago a run materialized the
-  asset. Neither sees commits of other writers; `changed_within` here does.
-
-Checks of what a merge did, which need no Spark, are in `merge_results`.
+Dagster's own `build_column_schema_change_checks`, `build_metadata_bounds_checks` and
+`FreshnessPolicy` read the metadata that merges record, so they are not built again;
+`changed_within` also sees commits of other writers. `merge_results` has checks without Spark.
 """
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
@@ -327,7 +322,7 @@ def build_table_checks(
             own `asset_check`.
     """
     checked = NamedAsset.of(asset, io_manager_key)
-    checked.declared_place("checking")  # refuses a view
+    checked.declared_location("checking")  # refuses a view
     for columns, name in ((unique_key, "unique_key"), (no_nulls, "no_nulls")):
         if isinstance(columns, str):
             raise invalid_checks(checked.key, f"{name} is a list of columns: {name}=[{columns!r}].")

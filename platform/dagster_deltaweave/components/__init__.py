@@ -2,9 +2,9 @@
 
 - `table_assets`: `MergeAssetComponent`, `CdcAssetComponent` and `MergeOnReadAssetComponent`, the
   YAML forms of the three decorators.
-- `landing_sensor`: `LandingSensorComponent`, that of `build_partition_sensor`.
 - `table_checks`: `TableChecksComponent`, that of `build_table_checks` and `build_merge_checks`.
-- `maintenance`: `MaintenanceComponent`, that of `build_upkeep_schedule`.
+- `automation`: `LandingSensorComponent` and `MaintenanceComponent`, those of
+  `build_partition_sensor` and `build_upkeep_schedule`.
 - `found_tables`: `DeltaTablesComponent`, tables that others write as external assets.
 - `table_component`: what the components of tables have in common: their asset, the source of its
   rows, and how other components find them.
@@ -12,9 +12,8 @@
 
 from __future__ import annotations
 
+from dagster_deltaweave.components.automation import LandingSensorComponent, MaintenanceComponent
 from dagster_deltaweave.components.found_tables import DeltaTablesComponent
-from dagster_deltaweave.components.landing_sensor import LandingSensorComponent
-from dagster_deltaweave.components.maintenance import MaintenanceComponent
 from dagster_deltaweave.components.table_assets import (
     CdcAssetComponent,
     MergeAssetComponent,

@@ -161,11 +161,11 @@ def _state_of(table: FoundTable) -> dict[str, Any]:
         "path": list(table.path),
         "location": table.location,
         "description": table.description,
-        "columns": _columns(table),
+        "columns": _schema_fields(table),
     }
 
 
-def _columns(table: FoundTable) -> list[dict[str, Any]] | None:
+def _schema_fields(table: FoundTable) -> list[dict[str, Any]] | None:
     """Return the table's columns; None if a type is not known to this release of Spark."""
     # Imported here because loading the definitions needs no Spark; this starts none either.
     from pyspark.sql.types import StructType
@@ -191,7 +191,9 @@ def _spec(table: Mapping[str, Any], key_prefix: Sequence[str]) -> AssetSpec:
     local = local_path(location)
     metadata: dict[str, Any] = {
         **TableMetadataSet(
-            column_schema=None if columns is None else TableSchema(list(map(_column, columns))),
+            column_schema=None
+            if columns is None
+            else TableSchema(list(map(_table_column, columns))),
             table_name=_name_in_sql(location),
             storage_kind="deltalake",
         ),
@@ -206,7 +208,7 @@ def _spec(table: Mapping[str, Any], key_prefix: Sequence[str]) -> AssetSpec:
     )
 
 
-def _column(column: Mapping[str, Any]) -> TableColumn:
+def _table_column(column: Mapping[str, Any]) -> TableColumn:
     return TableColumn(
         column["name"],
         type=column["type"],

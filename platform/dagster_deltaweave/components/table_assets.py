@@ -23,6 +23,7 @@ from dagster_deltaweave.components.table_component import (
     Automation,
     TableComponent,
     function_of_source,
+    policy_in,
     with_options,
 )
 from dagster_deltaweave.maintenance import RematerializationPolicy
@@ -30,9 +31,9 @@ from dagster_deltaweave.sensors import build_rematerialization_sensor
 from dagster_deltaweave.tables import (
     CurrentTableOptions,
     Duration,
-    EventOptions,
+    EventArguments,
     IdempotentBy,
-    MergeOnReadOptions,
+    MergeOnReadArguments,
     MergeOptions,
     TableOptions,
     options_in,
@@ -131,7 +132,7 @@ class EventTableComponent(TableComponent):
 
     table: Annotated[str | None, Field(description="Path or catalog name of the table.")] = None
 
-    def _event_arguments(self, options: type[EventOptions]) -> dict[str, Any]:
+    def _event_arguments(self, options: type[EventArguments]) -> dict[str, Any]:
         """Return the arguments that the decorators of change events share, and Dagster's."""
         return {
             **options_in(options, self),
@@ -201,17 +202,10 @@ class Rematerialization(Model, Resolvable):
 
     def sensor(self, table: MergeOnReadAssets, io_manager_key: str) -> SensorDefinition:
         """Build the sensor `<view>_rematerialization`."""
-        policy = RematerializationPolicy(
-            rows=self.rows,
-            size_in_bytes=self.size_in_bytes,
-            batches=self.batches,
-            age=self.age.timedelta() if self.age else _POLICY.age,
-            fraction_of_base=self.fraction_of_base,
-        )
         return build_rematerialization_sensor(
             name=f"{'__'.join(table.view.key.path)}_rematerialization",
             tables=[table],
-            policy=policy,
+            policy=policy_in(RematerializationPolicy, self),
             default_status=(
                 DefaultSensorStatus.RUNNING if self.running else DefaultSensorStatus.STOPPED
             ),
@@ -229,7 +223,7 @@ class MergeOnReadAssetScaffolder(AttributesScaffolder):
 
 
 @scaffold_with(MergeOnReadAssetScaffolder)
-class MergeOnReadAssetComponent(with_options(EventTableComponent, MergeOnReadOptions)):  # type: ignore[misc]
+class MergeOnReadAssetComponent(with_options(EventTableComponent, MergeOnReadArguments)):  # type: ignore[misc]
     """A Delta table whose change events are appended now and merged later, as three assets.
 
     The attributes are those of `@merge_on_read_asset`; the asset's key is that of the view. The
@@ -284,6 +278,6 @@ class MergeOnReadAssetComponent(with_options(EventTableComponent, MergeOnReadOpt
             checkpoint=self.checkpoint,
             base_automation_condition=self.base_automation_condition,
             view_automation_condition=self.view_automation_condition,
-            **self._event_arguments(MergeOnReadOptions),
+            **self._event_arguments(MergeOnReadArguments),
         )
         return decorate(function_of_source(self.source))

@@ -131,7 +131,7 @@ class TableChecksComponent(Component, Resolvable, Model):
 
     @model_validator(mode="after")
     def _asks_for_a_check(self) -> "TableChecksComponent":
-        if not self._of_rows() and not self._of_merges():
+        if not self._checks_rows() and not self._checks_merges():
             raise ValueError(
                 "Give unique_key, no_nulls, table_schema, changed_within, source_rows or "
                 "row_count_change."
@@ -159,7 +159,7 @@ class TableChecksComponent(Component, Resolvable, Model):
             "retry_policy": RetryPolicy(retry.max_retries, retry.delay) if retry else None,
         }
         checks = []
-        if self._of_rows():
+        if self._checks_rows():
             checks.append(
                 build_table_checks(
                     asset,
@@ -176,7 +176,7 @@ class TableChecksComponent(Component, Resolvable, Model):
                     **arguments,
                 )
             )
-        if self._of_merges():
+        if self._checks_merges():
             change = self.row_count_change
             checks.append(
                 build_merge_checks(
@@ -191,10 +191,10 @@ class TableChecksComponent(Component, Resolvable, Model):
             )
         return checks
 
-    def _of_rows(self) -> bool:
+    def _checks_rows(self) -> bool:
         return bool(self.unique_key or self.no_nulls or self.table_schema or self.changed_within)
 
-    def _of_merges(self) -> bool:
+    def _checks_merges(self) -> bool:
         return self.source_rows or self.row_count_change is not None
 
     def _blocking(self) -> tuple[bool | list[str], bool | list[str]]:
@@ -205,6 +205,6 @@ class TableChecksComponent(Component, Resolvable, Model):
         of_merges = [
             name
             for name in self.blocking
-            if not self._of_rows() or (name in CHECKS_OF_MERGES and self._of_merges())
+            if not self._checks_rows() or (name in CHECKS_OF_MERGES and self._checks_merges())
         ]
         return of_merges, [name for name in self.blocking if name not in of_merges]

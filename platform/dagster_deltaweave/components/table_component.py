@@ -4,8 +4,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
+from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar, cast
 
 from dagster import (
     AssetExecutionContext,
@@ -34,10 +35,13 @@ from pydantic import Field, InstanceOf, create_model, field_validator
 from dagster_deltaweave.assets import KINDS, DagsterArguments
 from dagster_deltaweave.landing import literal_path
 from dagster_deltaweave.partitions import partition_keys
+from dagster_deltaweave.tables import Duration
 from deltaweave._validation import check_given_location
 from deltaweave.errors import SourceError
 
 _SPARK = "spark"
+
+T = TypeVar("T")
 
 
 class PathSource(Model, Resolvable):
@@ -110,11 +114,11 @@ def function_of_source(source: Source) -> Callable[..., Any]:
     if isinstance(source, FunctionSource):
         return source.function
     if isinstance(source, SqlSource):
-        return _query(source)
-    return _files(source)
+        return _run_query(source)
+    return _read_files(source)
 
 
-def _files(source: PathSource) -> Callable[..., Any]:
+def _read_files(source: PathSource) -> Callable[..., Any]:
     def changes(context: AssetExecutionContext) -> Any:
         reader = getattr(context.resources, _SPARK).session.read.format(source.format)
         reader = reader.options(**source.options)
@@ -128,16 +132,7 @@ def _files(source: PathSource) -> Callable[..., Any]:
 
 
 def path_of_partition(path: str, key: str, is_pattern: bool = True) -> str:
-    """Put a partition's key in place of `{partition}`, whatever characters the key holds.
-
-    Args:
-        path: The path.
-        key: The partition's key.
-        is_pattern: Whether the reader treats paths as patterns; Delta's reader does not.
-
-    Raises:
-        SourceError: The key leads to another directory.
-    """
+    """Put a partition's key in place of `{partition}`, whatever characters the key holds."""
     if not {"", ".", ".."}.isdisjoint(key.split("/")):
         raise SourceError(
             f"the key {key!r} leads to another directory.",
@@ -149,7 +144,7 @@ def path_of_partition(path: str, key: str, is_pattern: bool = True) -> str:
     return path.replace("{partition}", literal_path(key) if is_pattern else key)
 
 
-def _query(source: SqlSource) -> Callable[..., Any]:
+def _run_query(source: SqlSource) -> Callable[..., Any]:
     def changes(context: AssetExecutionContext, **upstreams: Any) -> Any:
         return getattr(context.resources, _SPARK).session.sql(source.sql, **upstreams)
 
@@ -250,14 +245,26 @@ def with_options(component: type[TableComponent], *options: type[Any]) -> Any:
     return create_model(name, __base__=component, __module__=component.__module__, **attributes)
 
 
+def policy_in(kind: type[T], attributes: Model) -> T:
+    """Build a policy of its fields that YAML has; of a time span that is left out, the default."""
+    given = {
+        each.name: (getattr(attributes, each.name), each.default)
+        for each in fields(cast(Any, kind))
+        if each.name in type(attributes).model_fields
+    }
+    return kind(
+        **{
+            name: value.timedelta() if isinstance(value, Duration) else value
+            for name, (value, default) in given.items()
+            if value is not None or not isinstance(default, timedelta)
+        }
+    )
+
+
 def declared_assets(
     context: ComponentLoadContext, keys: AssetKey | Sequence[AssetKey]
 ) -> list[AssetsDefinition]:
-    """The assets with these keys, one or several, as the components of this project declare them.
-
-    Raises:
-        ValueError: No component declares one of them.
-    """
+    """Return the assets with a key or keys, as the components of this project declare them."""
     keys = [keys] if isinstance(keys, AssetKey) else keys
     tables = context.component_tree.get_all_components(of_type=TableComponent)
     declared = {each.key: each for table in tables for each in table.asset_definitions()}
@@ -278,12 +285,12 @@ class AttributesScaffolder(Scaffolder):
 
     def scaffold(self, request: ScaffoldRequest[Any]) -> None:
         """Write it; `NAME` in the attributes becomes the name of the folder."""
-        scaffold_component(request, _named(self.attributes, Path(request.target_path).stem))
+        scaffold_component(request, _with_name(self.attributes, Path(request.target_path).stem))
 
 
-def _named(value: Any, name: str) -> Any:
+def _with_name(value: Any, name: str) -> Any:
     if isinstance(value, dict):
-        return {key: _named(each, name) for key, each in value.items()}
+        return {key: _with_name(each, name) for key, each in value.items()}
     if isinstance(value, list):
-        return [_named(each, name) for each in value]
+        return [_with_name(each, name) for each in value]
     return value.replace("NAME", name) if isinstance(value, str) else value

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from dagster_deltaweave.io_manager.transaction_ids import Marks
+    from dagster_deltaweave.io_manager.transaction_ids import RunIds
     from dagster_deltaweave.tables import MergeOnReadDeclaration
     from deltaweave import MergeOnReadTable, Table
 
@@ -80,17 +80,7 @@ def run_stream(
     *,
     table: str,
 ) -> None:
-    """Wait until the stream ends or its time is over, then stop it.
-
-    Args:
-        query: The running stream.
-        run: How long it runs.
-        observe: Receives the stream's progress, as numbers by metadata key.
-        table: The table's name for the error message.
-
-    Raises:
-        DeltaweaveError: The stream failed; batches before the one that failed are appended.
-    """
+    """Wait until the stream ends or its time is over, then stop it."""
     began = time.monotonic()
     progress = _Progress(query, observe)
     try:
@@ -177,14 +167,11 @@ class Recorder(Protocol):
         """Record an event."""
 
 
-def append(declaration: MergeOnReadDeclaration, output: Output, marks: Marks) -> Stored:
+def append(declaration: MergeOnReadDeclaration, output: Output, ids: RunIds) -> Stored:
     """Append the events; of a stream all that are available now, or as long as the run's tag says.
 
-    Args:
-        declaration: The declaration of the changes.
-        output: The output: a batch or a streaming DataFrame.
-        marks: The transaction id of a batch that must be appended only once; by default the run's,
-            so that a retried run does not append again what its first attempt did.
+    A batch without a transaction id gets the run's: a retried run does not append again what its
+    first attempt did.
     """
     context = output.context
     table = open_merge_on_read(output.tables, declaration)
@@ -195,7 +182,7 @@ def append(declaration: MergeOnReadDeclaration, output: Output, marks: Marks) ->
     else:
         step = context.step_context
         run_id = first_attempt(step.instance, step.dagster_run, context.asset_key)
-        applied = marks.pair or (f"deltaweave/run/{run_id}", 0)
+        applied = ids.single or (f"deltaweave/run/{run_id}", 0)
         if table.append(output.rows, applied=applied) is None:
             context.log.info("Nothing is appended: there is no event, or the batch was before.")
 
@@ -204,9 +191,9 @@ def append(declaration: MergeOnReadDeclaration, output: Output, marks: Marks) ->
         record_data_version(context, newest)
         pending = observe_pending(context, declaration, at)
         if run.every is not None:
-            _materialize(context, [declaration.view], newest, pending)
+            _materialize_now(context, [declaration.view], newest, pending)
         return {
-            **_appended(context, at, before),
+            **_appended_metadata(context, at, before),
             **rescued_metadata(context, table.base, declaration.rescued),
             **pending,
         }
@@ -226,23 +213,23 @@ def _append_stream(
     name = declaration.changes.to_user_string()
     query = table.ingest(events, name=name, checkpoint=at.checkpoint, every=run.every)
     # Not only what this run appends: one that was killed appended without a report.
-    reported = _materialized(context, declaration.changes)
+    reported = _last_report(context, declaration.changes)
 
     def observe(progress: dict[str, int | float | None], is_last: bool) -> None:
         nonlocal reported
         aside = rescued_metadata(context, table.base, declaration.rescued)
         metadata = {**number_metadata(progress), **pending_metadata(context, at), **aside}
         metadata.update(warnings_metadata(table.warnings))
-        said = f"The stream {name}"
-        context.log_event(AssetObservation(declaration.changes, said, metadata))
+        description = f"The stream {name}"
+        context.log_event(AssetObservation(declaration.changes, description, metadata))
         newest = table.newest_batch()
-        now = reported.then(newest, metadata)
+        newer = reported.with_batch(newest, metadata)
         # What the run's end materializes is not materialized here.
-        if not is_last and now != reported:
+        if not is_last and newer != reported:
             # Events that are put aside are no batch, and change nothing for the view's readers.
             of_view = [declaration.view] if newest != reported.batch else []
-            reported = now
-            _materialize(context, [declaration.changes, *of_view], newest, metadata)
+            reported = newer
+            _materialize_now(context, [declaration.changes, *of_view], newest, metadata)
 
     run_stream(query, run, observe, table=at.changes)
 
@@ -254,28 +241,28 @@ class _Reported:
     batch: int | None
     num_rescued: int
 
-    def then(self, batch: int, metadata: Mapping[str, Any]) -> _Reported:
+    def with_batch(self, batch: int, metadata: Mapping[str, Any]) -> _Reported:
         """Return the record for a batch; without a count in the metadata, the last count stays."""
-        waiting = _number(metadata.get(RESCUED_EVENTS))
+        waiting = _int_of(metadata.get(RESCUED_EVENTS))
         return _Reported(batch, self.num_rescued if waiting is None else waiting)
 
 
-def _materialized(context: OutputContext, key: AssetKey) -> _Reported:
+def _last_report(context: OutputContext, key: AssetKey) -> _Reported:
     """Return what the asset's newest materialization recorded."""
     event = context.step_context.instance.get_latest_materialization_event(key)
     made = event.asset_materialization if event else None
     if made is None:
         return _Reported(None, 0)
     batch = (made.tags or {}).get(DATA_VERSION_TAG, "")
-    waiting = _number(made.metadata.get(RESCUED_EVENTS))
+    waiting = _int_of(made.metadata.get(RESCUED_EVENTS))
     return _Reported(int(batch) if batch.isdecimal() else None, waiting or 0)
 
 
-def _number(entry: Any) -> int | None:
+def _int_of(entry: Any) -> int | None:
     return entry.value if isinstance(entry, IntMetadataValue) else None
 
 
-def _materialize(
+def _materialize_now(
     context: Recorder, keys: Sequence[AssetKey], batch: int, metadata: Mapping[str, Any]
 ) -> None:
     """Materialize assets while the run lasts, which may be without end: others wait for them."""
@@ -322,7 +309,7 @@ def rescued_metadata(context: Recorder, table: Table, rescued: str | bool) -> di
     return dict(number_metadata({RESCUED_EVENTS: count}))
 
 
-def _appended(context: Recorder, at: MergeOnReadLocations, before: int) -> dict[str, Any]:
+def _appended_metadata(context: Recorder, at: MergeOnReadLocations, before: int) -> dict[str, Any]:
     try:
         appended = batches_after(at, before)
     except SourceError as error:

@@ -2,18 +2,23 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `spark` as a class.
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from dagster import (
     ConfigurableIOManager,
+    ConfigurableResource,
+    DagsterInvariantViolationError,
+    FilesystemIOManager,
     InitResourceContext,
     InputContext,
+    IOManager,
     OutputContext,
     ResourceDependency,
 )
 from pydantic import Field, PrivateAttr, field_validator
+from pyspark.sql import DataFrame
 
 from dagster_deltaweave.io_manager.frames import (
     TypeHandler,
@@ -24,7 +29,6 @@ from dagster_deltaweave.io_manager.frames import (
 )
 from dagster_deltaweave.io_manager.loading import load_input
 from dagster_deltaweave.io_manager.merge_order import wait_before_function
-from dagster_deltaweave.io_manager.op_outputs import OpOutputs
 from dagster_deltaweave.io_manager.output import Output, record_stored
 from dagster_deltaweave.io_manager.run_options import (
     RunOptions,
@@ -33,19 +37,110 @@ from dagster_deltaweave.io_manager.run_options import (
     with_mode_of_output,
     with_tags,
 )
-from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient
-from dagster_deltaweave.io_manager.step_waits import attempt_of_step, wait_before_inputs
+from dagster_deltaweave.io_manager.step_attempts import (
+    attempt_of_step,
+    retry_run_if_transient,
+    wait_before_inputs,
+)
 from dagster_deltaweave.io_manager.stores import rebuild, store, store_nothing
-from dagster_deltaweave.io_manager.target_table import check_location, stating_empty_table
+from dagster_deltaweave.io_manager.target_table import TargetTable
 from dagster_deltaweave.partitions import output_is_full_refresh, output_partition_keys
-from dagster_deltaweave.run_mark import mark_commits_with_run
-from dagster_deltaweave.spark import SparkResource
-from dagster_deltaweave.tables import MergeDeclaration, Namespace, TableLocator
+from dagster_deltaweave.spark import SparkResource, tag_commits_with_run
+from dagster_deltaweave.tables import (
+    AssetOrKey,
+    MergeDeclaration,
+    NamedAsset,
+    Namespace,
+    TableLocator,
+)
 from deltaweave._validation import check_given_location
 from deltaweave.delta.commit import without_session_pair
+from deltaweave.errors import SourceError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from deltaweave import Table
+
+
+class OpOutputs:
+    """Keeps the outputs of ops that are no assets, in files, as Dagster's default IO manager does.
+
+    A DataFrame of Spark cannot be written to such a file: it stays in the run's process, and so
+    does a list, tuple or dict with one.
+    """
+
+    def __init__(self) -> None:
+        self._frames: dict[tuple[str, ...], Any] = {}
+        self._of_graphs: dict[tuple[str, str, str], Any] = {}
+
+    def keep(self, context: OutputContext, value: object) -> None:
+        """Keep an op's output for the ops that take it."""
+        if _has_frame(value):
+            self._frames[tuple(context.get_identifier())] = value
+        else:
+            self._file_io_manager(context).handle_output(context, value)
+
+    def keep_in_graph(self, context: OutputContext, value: object) -> None:
+        """Keep what an op of a graph asset gives and is stored, for the other ops of the graph."""
+        if len(context.step_context.node_handle.path) > 1:
+            self._of_graphs[_output_key(context)] = value
+
+    def in_graph(self, context: InputContext) -> tuple[Any, ...]:
+        """Return the one output of an op of this graph asset; none for another asset's table."""
+        output = context.upstream_output
+        if output is None:
+            return ()
+        try:
+            own, key = context.step_context.node_handle.path, _output_key(output)
+        except DagsterInvariantViolationError:  # no step of this run, or none at all: a notebook
+            return ()
+        if len(own) == 1 or key[1].split(".")[0] != own[0]:
+            return ()
+        if key not in self._of_graphs:
+            raise _not_here(output)
+        return (self._of_graphs[key],)
+
+    def load(self, context: InputContext) -> Any:
+        """Load the output that an op's input takes."""
+        output = context.upstream_output
+        assert output is not None
+        kept = self._frames.get(tuple(output.get_identifier()))
+        if kept is not None:
+            return kept
+        try:
+            return self._file_io_manager(context).load_input(context)
+        except FileNotFoundError as error:
+            raise _not_here(output) from error
+
+    def clear(self) -> None:
+        """Release the outputs of a run that has ended."""
+        self._frames.clear()
+        self._of_graphs.clear()
+
+    def _file_io_manager(self, context: InputContext | OutputContext) -> IOManager:
+        directory = context.step_context.instance.storage_directory()
+        return FilesystemIOManager(base_dir=directory).create_io_manager(None)  # type: ignore[arg-type]
+
+
+def _not_here(output: OutputContext) -> SourceError:
+    return SourceError(
+        f"the output {output.name} of the op {output.step_key} is not there: it stays in the "
+        "process of the step that returned it.",
+        operation="READ",
+        state="This step wrote nothing.",
+        hint="Run the job on the in-process executor, as a whole.",
+    )
+
+
+def _has_frame(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_frame, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_frame, value))
+    return isinstance(getattr(value, "rows", value), DataFrame)  # also such as Changes
+
+
+def _output_key(output: OutputContext) -> tuple[str, str, str]:
+    return output.run_id, output.step_key, output.name
 
 
 class SparkDeltaIOManager(ConfigurableIOManager):
@@ -158,8 +253,8 @@ class SparkDeltaIOManager(ConfigurableIOManager):
     _have_waited: set[tuple[str, str, int, str]] = PrivateAttr(default_factory=set)
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
-        """Let go of what ops of the run returned."""
-        self._of_ops.forget()
+        """Release the outputs of the run's ops."""
+        self._of_ops.clear()
         self._have_waited.clear()
 
     def wait_for_older(self, context: OutputContext, *, has_inputs: bool = True) -> None:
@@ -176,7 +271,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         is_merged = isinstance(declaration_of(context), MergeDeclaration)
         if not is_merged or attempt in self._have_waited:
             return
-        options = self._options(context)
+        options = self._run_options(context)
         wait_before_function(context, self.locator, options, has_inputs=has_inputs)
         self._have_waited.add(attempt)
 
@@ -190,18 +285,16 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         value = without_empty_partitions(obj, partitions)
         if value is None:
             if declaration_of(context) is not None:
-                self._options(context)  # refuses tags that are wrong
+                self._run_options(context)  # refuses tags that are wrong
             store_nothing(context, self.locator)
             return
-        options = self._options(context)
+        options = self._run_options(context)
         to_rows = partial(self._rows_of, context)
         changes = changes_of_output(to_rows, value, context.asset_key, partitions)
-        table = self.locator.table(context.asset_key, options.declaration)
-        declaration = check_location(context, self.locator, table, options.declaration)
+        target = TargetTable.open(context, self.locator, options.declaration)
         output = Output(
-            context=context,
+            target=target,
             tables=self.locator,
-            table=table,
             changes=changes,
             rows=changes.rows,
             partitions=partitions,
@@ -209,13 +302,13 @@ class SparkDeltaIOManager(ConfigurableIOManager):
             wait_seconds=options.wait_seconds,
         )
         with (
-            retry_run_if_transient(declaration.retries, context),
-            mark_commits_with_run(table.spark, context.run_id),
-            stating_empty_table(table),
+            retry_run_if_transient(target.declaration.retries, context),
+            tag_commits_with_run(target.table.spark, context.run_id),
+            target.stating_empty_table(),
             without_session_pair(),  # which the function may have set for a write of its own
         ):
             is_rebuilt = output_is_full_refresh(context)
-            stored = rebuild(declaration, output) if is_rebuilt else store(declaration, output)
+            stored = rebuild(output) if is_rebuilt else store(output)
         record_stored(output, stored)
 
     def _rows_of(self, context: OutputContext, value: object) -> "DataFrame | None":
@@ -224,7 +317,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
             return handler.handle_output(context, value, self.spark.session)
         return to_spark(self.spark.session, value)
 
-    def _options(self, context: OutputContext) -> RunOptions:
+    def _run_options(self, context: OutputContext) -> RunOptions:
         """Return how this run writes the asset: as declared, as changed by the run's tags."""
         declaration = declared_write(context, self.mode)
         if declaration_of(context) is None:
@@ -241,3 +334,28 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         if within := self._of_ops.in_graph(context):
             return within[0]
         return load_input(context, self.locator, self.type_handlers())
+
+
+class DeltaTableResource(ConfigurableResource["DeltaTableResource"]):
+    """Gives code that reads or changes tables itself the `deltaweave.Table` of an asset.
+
+    The session starts when a table is first asked for.
+
+    >>> tables = DeltaTableResource(io_manager=io_manager)
+    >>> tables.table("sales/orders").history()
+    """
+
+    io_manager: ResourceDependency[SparkDeltaIOManager]
+
+    def table(self, asset: AssetOrKey) -> "Table":
+        """Return the table of an asset.
+
+        Args:
+            asset: The asset, or its key (`sales/orders`). If the asset declares where its table is
+                (`table=…`, `schema` in its metadata), give the asset: its key does not say so.
+
+        Raises:
+            StatementError: The asset is the view of a merge-on-read table, which has no table.
+        """
+        named = NamedAsset.of(asset)
+        return self.io_manager.locator.table(named.key, named.declared_location("opening"))

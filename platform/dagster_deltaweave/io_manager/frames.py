@@ -87,16 +87,7 @@ def _polars_to_arrow(rows: Any) -> Any:
 
 
 def as_annotated(rows: DataFrame, annotation: Any, *, what: str) -> Any:
-    """Convert rows to the type that the input is annotated with; else to a lazy DataFrame.
-
-    Args:
-        rows: The rows.
-        annotation: The input's type.
-        what: The input's name for the error message.
-
-    Raises:
-        SourceError: Tables cannot be loaded as this type.
-    """
+    """Convert rows to the type that the input is annotated with; else to a lazy DataFrame."""
     if annotation in (Any, object, None) or annotation is DataFrame:
         return rows
     for is_it, converted in _CONVERSIONS:
@@ -164,30 +155,19 @@ def without_empty_partitions(output: Any, partitions: Sequence[str]) -> Any:
 def changes_of_output(
     to_rows: ToRows, output: Any, asset: AssetKey, partitions: Sequence[str]
 ) -> Changes:
-    """Return the rows to store, of one table or of one for each partition of the run.
-
-    Args:
-        to_rows: Gives the rows of what it returned.
-        output: What the asset's function returned.
-        asset: The asset, for error messages.
-        partitions: The run's partitions.
-
-    Raises:
-        SourceError: It is no table, it names a partition that the run does not have, or the rows of
-            its partitions have different columns.
-    """
+    """Return the rows to store, of one table or of one for each partition of the run."""
     name = asset.to_user_string()
     if isinstance(output, Mapping) and output:
-        parts = {key: _rows(to_rows, rows, name) for key, rows in output.items()}
+        parts = {key: _spark_rows(to_rows, rows, name) for key, rows in output.items()}
         _check_partitions(parts, partitions, name)
         return ChangesOfPartitions(
             reduce(lambda one, other: one.unionByName(other), parts.values()), parts=parts
         )
     changes = output if isinstance(output, Changes) else Changes(output)
-    return Changes(_rows(to_rows, changes.rows, name), changes.applied)
+    return Changes(_spark_rows(to_rows, changes.rows, name), changes.applied)
 
 
-def _rows(to_rows: ToRows, output: Any, asset: str) -> DataFrame:
+def _spark_rows(to_rows: ToRows, output: Any, asset: str) -> DataFrame:
     with translated(asset, operation="storing", otherwise=SourceError):
         rows = to_rows(output)
     if rows is None:

@@ -31,10 +31,10 @@ from dagster_deltaweave.tables import (
     READ_TOUCHED,
     MergeOnReadDeclaration,
     TableDeclaration,
+    TableLocation,
     TableLocator,
-    TablePlace,
     load_merge_on_read,
-    table_place,
+    table_location,
 )
 from deltaweave.delta.jvm import translated
 from deltaweave.errors import NOTHING_READ, SourceError
@@ -70,22 +70,16 @@ class InputOptions:
     version: int | None = None
 
     def refuse_if_given(self, why: str) -> None:
-        """Raise a SourceError if a version or columns are given where neither makes sense.
-
-        Args:
-            why: The sentence that says why, without a full stop.
-        """
+        """Raise a SourceError if a version or columns are given where neither makes sense."""
         given = {COLUMNS: self.columns, READ_VERSION: self.version}
         for key, value in given.items():
             if value is not None:
-                raise self._error(f"{key} cannot be followed, because {why}", f"Leave {key} out.")
+                raise self._input_error(
+                    f"{key} cannot be followed, because {why}", f"Leave {key} out."
+                )
 
     def select(self, rows: DataFrame) -> DataFrame:
-        """Select the columns that are asked for.
-
-        Raises:
-            SourceError: The rows lack one of them.
-        """
+        """Select the columns that are asked for."""
         if self.columns is None:
             return rows
         is_exact = rows.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true"
@@ -94,13 +88,13 @@ class InputOptions:
             name for name in self.columns if (name if is_exact else name.lower()) not in known
         ]
         if missing:
-            raise self._error(
+            raise self._input_error(
                 f"the table lacks the columns {', '.join(missing)}",
                 f"It has {', '.join(rows.columns)}.",
             )
         return rows.select(*(column(name) for name in self.columns))
 
-    def _error(self, problem: str, hint: str) -> SourceError:
+    def _input_error(self, problem: str, hint: str) -> SourceError:
         return SourceError(
             f"the metadata of the input {self.name} is invalid: {problem}.",
             table=self.table,
@@ -111,36 +105,30 @@ class InputOptions:
 
 
 def input_options(metadata: Mapping[str, Any], name: str, table: str) -> InputOptions:
-    """Read the options in the metadata of an input.
-
-    Args:
-        metadata: The metadata of the input's definition.
-        name: The input's name.
-        table: The upstream table.
-
-    Raises:
-        SourceError: An option has a value that makes no sense.
-    """
+    """Read the options in the metadata of an input."""
     asked = InputOptions(name, table)
-    columns, version = _plain(metadata.get(COLUMNS)), _plain(metadata.get(READ_VERSION))
+    columns, version = (
+        _plain_option(metadata.get(COLUMNS)),
+        _plain_option(metadata.get(READ_VERSION)),
+    )
     if columns is not None and (
         not isinstance(columns, (list, tuple))
         or not columns
         or not all(isinstance(each, str) for each in columns)
     ):
-        raise asked._error(
+        raise asked._input_error(
             f"{COLUMNS} is {columns!r}", 'Give the names as a list: {"columns": ["id", "state"]}.'
         )
     if version is not None and (
         isinstance(version, bool) or not isinstance(version, int) or version < 0
     ):
-        raise asked._error(
+        raise asked._input_error(
             f"{READ_VERSION} is {version!r}", "Give the number of a version, as 0 or 12."
         )
     return InputOptions(name, table, None if columns is None else tuple(columns), version)
 
 
-def _plain(value: Any) -> Any:
+def _plain_option(value: Any) -> Any:
     return getattr(value, "value", value)  # of a MetadataValue
 
 
@@ -148,12 +136,12 @@ def load_input(context: InputContext, tables: TableLocator, handlers: Sequence[T
     """Load the upstream asset's table, its partitions, or what changed, as the input asks."""
     upstream = context.upstream_output
     metadata = (upstream.definition_metadata if upstream else None) or {}
-    place = table_place(metadata, asset=context.asset_key.to_user_string())
-    table = tables.table(context.asset_key, place)
+    location = table_location(metadata, asset=context.asset_key.to_user_string())
+    table = tables.table(context.asset_key, location)
     name = context.name if context.has_input_name else context.asset_key.to_user_string()
     own = context.definition_metadata or {}
     asked = input_options(own, name, table.path_or_name)
-    rows = _rows(place, context, tables, table, asked)
+    rows = _input_rows(location, context, tables, table, asked)
     if rows is not None:
         typing_type = context.dagster_type.typing_type
         rows, handler = asked.select(rows), handler_of_type(handlers, typing_type)
@@ -175,8 +163,8 @@ def load_input(context: InputContext, tables: TableLocator, handlers: Sequence[T
 
 
 @singledispatch
-def _rows(
-    place: TablePlace,
+def _input_rows(
+    location: TableLocation,
     context: InputContext,
     tables: TableLocator,
     table: Table,
@@ -185,24 +173,24 @@ def _rows(
     """Return the rows of a table that an input asks for; None if it asks for what changed."""
     if (context.definition_metadata or {}).get(READ_METADATA_KEY) is not None:
         return None
-    rows = _not_there_yet(context, table, place, asked.version)
+    rows = _missing_table(context, table, location, asked.version)
     return _partitions_of(context, table, asked.version) if rows is None else rows
 
 
-@_rows.register(MergeOnReadDeclaration)
+@_input_rows.register(MergeOnReadDeclaration)
 def _rows_merged_on_read(
-    place: MergeOnReadDeclaration,
+    location: MergeOnReadDeclaration,
     context: InputContext,
     tables: TableLocator,
     table: Table,
     asked: InputOptions,
 ) -> DataFrame | None:
-    if place.part == "changes":
-        return _rows.dispatch(TablePlace)(place, context, tables, table, asked)
+    if location.part == "changes":
+        return _input_rows.dispatch(TableLocation)(location, context, tables, table, asked)
     replace(asked, columns=None).refuse_if_given(
         "rows that are merged on read are those of two tables"
     )
-    return load_merge_on_read(tables, place, context.definition_metadata or {})
+    return load_merge_on_read(tables, location, context.definition_metadata or {})
 
 
 def _unapplied(
@@ -220,8 +208,8 @@ def _unapplied(
     key = definition.key
     after = None
     if not is_refresh(context.step_context.dagster_run.tags):
-        place = table_place(definition.metadata_by_key[key], asset=key.to_user_string())
-        downstream = _own_tables(context, definition, tables).table(key, place)
+        location = table_location(definition.metadata_by_key[key], asset=key.to_user_string())
+        downstream = _own_tables(context, definition, tables).table(key, location)
         after = applied_version(context.asset_key, table, key, downstream)
     what = table.touched_rows(after) if read == READ_TOUCHED else table.changed_rows(after)
     context.log.info(
@@ -266,8 +254,8 @@ def _downstream(context: InputContext) -> AssetsDefinition | None:
         return None
 
 
-def _not_there_yet(
-    context: InputContext, table: Table, place: TablePlace, version: int | None
+def _missing_table(
+    context: InputContext, table: Table, location: TableLocation, version: int | None
 ) -> DataFrame | None:
     """Return no rows for a table that is still to be made; None if it exists, or should.
 
@@ -276,7 +264,7 @@ def _not_there_yet(
     """
     if version is not None or table.exists() or _was_recorded(context):
         return None
-    schema = place.schema if isinstance(place, TableDeclaration) else None
+    schema = location.schema if isinstance(location, TableDeclaration) else None
     downstream = _downstream(context)
     if schema is None:
         is_own = downstream is not None and context.asset_key in downstream.keys

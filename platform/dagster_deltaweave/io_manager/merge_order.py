@@ -1,37 +1,50 @@
 """Merges of partitions in order: an older one never overwrites what a newer one wrote.
 
-A merge puts its partitions into its own commit as application ids, whose version orders them:
-
-| application id | version |
-| --- | --- |
-| `deltaweave/order/<asset>#<partition>` | of the table, after the one that the merge read |
-| `deltaweave/order/<asset>` | the same: the lease, which must still hold at the commit |
-
-A run of a partition that is older than a merged one is refused before it writes. If two concurrent
-runs both find that their partition is the newest, Delta refuses the second commit by the lease. The
-second run then tries again and finds what the first one merged.
-
-RESTORE and REPLACE take the rows of partitions back and leave their application ids. These do not
-count, and the next run sets their version to -1 (`partition_records`).
+A merge records its partitions as application ids, whose version orders them, and one of the asset:
+the lease, which must still hold at the commit. `docs/internals/outputs.md` says for which runs a
+run waits: before the asset's function by retries of its step, after it in the step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dagster_deltaweave.io_manager.earlier_runs import EarlierRuns
-from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient
+from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
+
+from dagster_deltaweave.dagster_private import (
+    BACKFILL_ID_TAG,
+    FINISHED_STATUSES,
+    NOT_FINISHED_STATUSES,
+    PRIORITY_TAG,
+    CheckError,
+    PartitionBackfill,
+)
+from dagster_deltaweave.io_manager.step_attempts import (
+    WaitsForOlder,
+    retry_run_if_transient,
+    waits_of_step,
+)
 from dagster_deltaweave.logs import NOTHING, order_id, records_id, taken_back
 from dagster_deltaweave.partitions import (
     ORDER_TAG,
+    WAITED_TAG,
     Positions,
+    backfills_in_progress,
+    by_run,
+    is_under_way,
+    left_to_backfill,
     newest_first,
     output_is_full_refresh,
     output_partition_keys,
     partition_positions,
+    partitions_of_run,
+    planned_assets,
+    unmerged_attempts,
 )
 from dagster_deltaweave.tables import MergeDeclaration
 from deltaweave import Lease
@@ -42,9 +55,386 @@ from deltaweave.errors import OutOfOrderError
 if TYPE_CHECKING:
     from dagster import AssetKey, OutputContext
 
+    from dagster_deltaweave.io_manager.output import Output
     from dagster_deltaweave.io_manager.run_options import RunOptions
     from dagster_deltaweave.tables import TableDeclaration, TableLocator
     from deltaweave import Table
+
+
+_QUEUED = (DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED)
+_FAILED = (DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
+_QUEUED_SECONDS = 60
+_MOST_RELEASED = 20
+# The daemon writes after each 25 runs for which partitions it has made some.
+_MADE_LOOKED_AT = 200
+_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 15.0  # in the step
+_SHORTEST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 5.0, 60.0
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """The run that was last created for a partition and has not materialized it.
+
+    Attributes:
+        partition: The partition.
+        run: The run; None if a backfill has still to make it.
+        is_under_way: Whether it is queued or runs, or Dagster will make it or try it again.
+        backfill: The backfill that has still to make it, or has just made it.
+    """
+
+    partition: str
+    run: DagsterRun | None
+    is_under_way: bool
+    backfill: str = ""
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether the run is in the queue."""
+        return self.run is not None and self.run.status in _QUEUED
+
+    @property
+    def name(self) -> str:
+        """What is awaited, in a text."""
+        if self.run is None:
+            return f"backfill {self.backfill} to make a run of the older partition {self.partition}"
+        return f"run {self.run.run_id} of an older partition"
+
+
+@dataclass(frozen=True)
+class EarlierRuns:
+    """The runs of older partitions that a run waits for.
+
+    Attributes:
+        context: The context of the asset's output.
+        table: The name of its table in messages.
+        partitions: The run's partitions.
+        positions: Gives a partition's position.
+        wait_seconds: How long to wait for one run, in s.
+    """
+
+    context: OutputContext
+    table: str
+    partitions: Sequence[str]
+    positions: Positions
+    wait_seconds: float
+    _since: dict[str, float] = field(default_factory=dict, init=False)
+
+    def wait(
+        self, newest_merged: Callable[[], str | None], *, has_rows: bool, has_inputs: bool = True
+    ) -> None:
+        """Return once Dagster knows no older partition that must still be merged.
+
+        `newest_merged`: looks up the newest merged partition, None for none; called after Dagster
+        was asked, and only if an older partition is not materialized.
+        """
+        step, awaited = self.context.step_context, None
+        # No policy of the asset counts how often it was tried.
+        is_tried_again = not (has_rows or step.retry_mode.disabled or step.op_retry_policy)
+        with ExitStack() as without_slot:
+            while attempts := self._attempts(newest_merged):
+                ended = [each for each in attempts if not each.is_under_way]
+                if ended and has_rows:
+                    raise self._failed_error(ended[0])
+                if ended:
+                    return
+                waited, awaited = self._waited(attempts), attempts[0]
+                if is_tried_again:
+                    pause = min(_LONGEST_RETRY_SECONDS, _SHORTEST_RETRY_SECONDS + waited / 4)
+                    raise self._retry_or_error(awaited, pause)
+                without_slot.enter_context(_without_pool_slot(self.context))
+                time.sleep(min(_LONGEST_PAUSE_SECONDS, _SHORTEST_PAUSE_SECONDS + waited / 10))
+
+        if awaited is not None and has_inputs and self._loads_itself:
+            raise self._retry_or_error(awaited, 0)
+
+    def _retry_or_error(self, awaited: _Attempt, pause: float) -> WaitsForOlder | OutOfOrderError:
+        """Return what makes Dagster retry the step; the run's error if it may not retry."""
+        step = self.context.step_context
+        if not step.retry_mode.disabled:
+            return WaitsForOlder(step.previous_attempt_count + 1, pause, awaited.name)
+        problem = "is merged by now, and this run had loaded its own table before"
+        return self._out_of_order_error(awaited, problem, "Execute this run again.")
+
+    @property
+    def _loads_itself(self) -> bool:
+        """Whether an input, which was loaded before the wait, lacks what older runs merged."""
+        definition = self.context.step_context.assets_def
+        assert definition is not None
+        return not definition.keys.isdisjoint(definition.keys_by_input_name.values())
+
+    @property
+    def _instance(self) -> DagsterInstance:
+        return self.context.step_context.instance
+
+    @property
+    def _run(self) -> DagsterRun:
+        return self.context.step_context.dagster_run
+
+    @property
+    def _oldest_own(self) -> str:
+        return min(self.partitions, key=self.positions)
+
+    def _unmerged(self) -> list[tuple[Any, str, str]]:
+        """Return position, key and last run of partitions not materialized since that run."""
+        return [
+            (position, partition, run_id)
+            for partition, run_id in unmerged_attempts(self._instance, self.context.asset_key)
+            if partition not in self.partitions
+            and run_id != self._run.run_id
+            and (position := self.positions(partition)) is not None
+        ]
+
+    def _attempts(self, newest_merged: Callable[[], str | None]) -> list[_Attempt]:
+        """Return the runs of older partitions that must still be merged, oldest first."""
+        own = self.positions(self._oldest_own)
+        # Before the runs: a partition whose run is made meanwhile is then found twice.
+        left = self._left_to_backfills()
+        older = [each for each in self._unmerged() if each[0] < own]
+        if not older and not left:
+            return []
+        newest = newest_merged()
+        after = None if newest is None else self.positions(newest)
+        known = {key: run for at, key, run in older if after is None or at >= after}
+        found = {**left, **self._attempts_of_runs(known, newest, awaited=left)}
+        positioned = [(self.positions(key), key) for key in found]
+        # A dynamic partition that was deleted meanwhile has no position.
+        existing = [(at, key) for at, key in positioned if at is not None]
+        return [found[key] for at, key in sorted(existing) if after is None or at >= after]
+
+    def _attempts_of_runs(
+        self, known: Mapping[str, str], newest: str | None, *, awaited: Collection[str]
+    ) -> dict[str, _Attempt]:
+        """Return the runs of older partitions that must still be merged.
+
+        `newest`: the newest merged partition; None for none.
+        """
+        if not known:
+            return {}
+        records = self._instance.get_run_records(RunsFilter(run_ids=list(known.values())))
+        by_id = {each.dagster_run.run_id: each for each in records}
+        found = [
+            _Attempt(key, by_id[run].dagster_run, is_under_way(by_id[run], self._instance))
+            for key, run in known.items()
+            if run in by_id
+        ]
+        others = self._others_under_way([each for each in found if not each.is_under_way])
+        found = [others.get(each.partition, each) for each in found]
+        return {
+            each.partition: each
+            for each in found
+            if each.is_under_way
+            # A run that was killed after its commit has merged its partition.
+            or (
+                each.run is not None
+                and each.run.status in _FAILED
+                and each.partition != newest
+                and each.partition not in awaited
+            )
+        }
+
+    def _left_to_backfills(self) -> dict[str, _Attempt]:
+        """Return what backfills in progress have still to run of older partitions."""
+        own, found = self.positions(self._oldest_own), dict[str, _Attempt]()
+        left: dict[tuple[str, str], None] = {}
+        for backfill in backfills_in_progress(self._instance):
+            for each in left_to_backfill(backfill, self.context.asset_key, self._materializes):
+                at = None if each in self.partitions else self.positions(each)
+                if at is not None and at < own:
+                    left[backfill.backfill_id, each] = None
+        made = self._made_by_backfills({backfill_id for backfill_id, _ in left})
+        for backfill_id, each in left:
+            run = made.get((backfill_id, each))
+            if run is None or run.status not in FINISHED_STATUSES:
+                found[each] = _Attempt(each, run, is_under_way=True, backfill=backfill_id)
+        return found
+
+    def _made_by_backfills(self, backfills: Collection[str]) -> dict[tuple[str, str], DagsterRun]:
+        """Return the newest runs that backfills have made already, by backfill and partition.
+
+        The daemon writes that it has made runs only once it has made several.
+        """
+        if not backfills:
+            return {}
+        asset, definition = self.context.asset_key, self.context.asset_partitions_def
+        wanted = RunsFilter(tags={BACKFILL_ID_TAG: sorted(backfills)})
+        made: dict[tuple[str, str], DagsterRun] = {}
+        for run in self._instance.get_runs(wanted, limit=_MADE_LOOKED_AT):
+            if run.asset_selection is not None and asset not in run.asset_selection:
+                continue
+            for partition in partitions_of_run(run, definition, self._instance):
+                made.setdefault((run.tags[BACKFILL_ID_TAG], partition), run)
+        return made
+
+    def _materializes(self, backfill: PartitionBackfill) -> bool:
+        """Return whether the job of a backfill materializes the asset."""
+        if backfill.asset_selection is not None:
+            return self.context.asset_key in backfill.asset_selection
+        own, origin = self._run.remote_job_origin, backfill.partition_set_origin
+        if own is not None and origin is not None:
+            location = origin.repository_origin.code_location_origin
+            if own.location_name != location.location_name:
+                return False  # which may have jobs of the same name
+        job = backfill.job_name
+        return job is not None and (job == self._run.job_name or self._has_job(job))
+
+    def _has_job(self, name: str) -> bool:
+        """Return whether a job of the run's code location materializes the asset."""
+        try:
+            repository = self.context.step_context.repository_def
+        except CheckError:  # a run outside of a code location
+            return False
+        if not repository.has_job(name):
+            return False
+        layer = repository.get_job(name).asset_layer
+        return self.context.asset_key in layer.executable_asset_keys
+
+    def _others_under_way(self, ended: Sequence[_Attempt]) -> dict[str, _Attempt]:
+        """Return runs in progress of partitions whose newest run has ended."""
+        if not ended:
+            return {}
+        asset, definition = self.context.asset_key, self.context.asset_partitions_def
+        partitions = {each.partition for each in ended}
+        return {
+            partition: _Attempt(partition, run, is_under_way=True)
+            for run in _runs(self._instance, statuses=list(NOT_FINISHED_STATUSES))
+            for partition in partitions_of_run(run, definition, self._instance)
+            if partition in partitions and asset in planned_assets(self._instance, run)
+        }
+
+    def _failed_error(self, failed: _Attempt) -> OutOfOrderError:
+        """Return this run's error for a failed run of an older partition."""
+        assert failed.run is not None
+        return self._out_of_order_error(
+            failed,
+            f"was not merged, because its run {failed.run.run_id} failed",
+            f"Run {failed.partition} first, and then this partition. If it holds nothing to "
+            f"be merged, run this partition with the tag {ORDER_TAG}: any.",
+        )
+
+    def _waited(self, attempts: Sequence[_Attempt]) -> float:
+        """Return how long the run has waited for the oldest of these, in s; raise if too long."""
+        oldest, awaited = attempts[0], attempts[0].name
+        if awaited not in self._since:
+            text = f"waits for {awaited};"
+            earlier = [at for at, whom in waits_of_step(self.context) if text in whom]
+            self._since[awaited] = min(earlier, default=time.time())
+            of = (
+                f"run {oldest.run.run_id} of"
+                if oldest.run
+                else f"backfill {oldest.backfill} to run"
+            )
+            self.context.log.info(
+                f"This run waits for {of} partition {oldest.partition}, "
+                f"which is older and is to be merged before {self._oldest_own}."
+            )
+            if not earlier:
+                self._release_queued(attempts)
+        waited = time.time() - self._since[awaited]
+        gives_way = waited > _QUEUED_SECONDS and self._blocks(oldest)
+        if gives_way or waited >= self.wait_seconds:
+            raise self._waited_too_long(oldest, waited, gives_way=gives_way)
+        return waited
+
+    def _waited_too_long(
+        self, oldest: _Attempt, waited: float, *, gives_way: bool
+    ) -> OutOfOrderError:
+        """Return this run's error for an older partition that is not merged in time."""
+        if oldest.run is None:
+            which = "and waits for others in the queue " if gives_way else ""
+            whose = f"backfill {oldest.backfill} has not made its run {which}"
+            hint = "Execute this run again once that one has ended, or cancel the backfill."
+        else:
+            status = "is still in the queue" if gives_way else "has not ended"
+            whose = f"its run {oldest.run.run_id} {status} "
+            hint = "Execute this run again once that one has ended."
+        return self._out_of_order_error(
+            oldest, f"is still to be merged, and {whose}after {waited:.0f} s", hint
+        )
+
+    def _blocks(self, oldest: _Attempt) -> bool:
+        """Return whether this run may keep the awaited run in the queue and must make room for it.
+
+        Of all waiting runs, the one with the newest partition makes room.
+        """
+        if not (oldest.is_queued or (oldest.run is None and self._is_held(oldest.backfill))):
+            return False
+        own, started = self.positions(self._oldest_own), [DagsterRunStatus.STARTED]
+        newer = [run_id for position, _, run_id in self._unmerged() if position > own]
+        return not (newer and _runs(self._instance, run_ids=newer, statuses=started))
+
+    def _is_held(self, backfill: str) -> bool:
+        """Return whether runs in the queue keep a backfill from making the awaited run.
+
+        They do if none of its runs goes on that could lead to it. Runs that wait, as this one does,
+        lead to nothing.
+        """
+        statuses = [*_QUEUED, DagsterRunStatus.STARTING, DagsterRunStatus.STARTED]
+        of_it = RunsFilter(statuses=statuses, tags={BACKFILL_ID_TAG: backfill})
+        leading = [run for run in self._instance.get_runs(of_it) if not self._waits_too(run)]
+        return bool(leading) and all(run.status in _QUEUED for run in leading)
+
+    def _waits_too(self, run: DagsterRun) -> bool:
+        """Return whether a run merges none but this partition and newer ones of the asset."""
+        if run.asset_selection is not None and self.context.asset_key not in run.asset_selection:
+            return False
+        own, definition = self.positions(self._oldest_own), self.context.asset_partitions_def
+        found = map(self.positions, partitions_of_run(run, definition, self._instance))
+        positions = [at for at in found if at is not None]
+        return bool(positions) and min(positions) >= own
+
+    def _release_queued(self, attempts: Sequence[_Attempt]) -> None:
+        """Raise the priority of queued attempts: Dagster then starts them first, oldest first."""
+        queued = [each.run for each in attempts if each.run and each.is_queued]
+        priority = _priority(self._run)
+        for run in reversed(queued[:_MOST_RELEASED]):
+            if (own := _priority(run)) > priority:
+                priority = own
+                continue
+            priority += 1
+            self._instance.add_run_tags(run.run_id, {PRIORITY_TAG: str(priority)})
+
+    def _out_of_order_error(self, of: _Attempt, problem: str, hint: str) -> OutOfOrderError:
+        # So a sensor does not take this run for one that failed by itself.
+        self._instance.add_run_tags(
+            self._run.run_id, {WAITED_TAG: by_run(self._run.run_id, of.partition)}
+        )
+        return OutOfOrderError(
+            f"partition {of.partition}, which is older than {self._oldest_own}, {problem}.",
+            partition=self._oldest_own,
+            others=[of.partition],
+            table=self.table,
+            version=None,
+            hint=hint,
+        )
+
+
+def _priority(run: DagsterRun) -> int:
+    text = run.tags.get(PRIORITY_TAG, "0")
+    return int(text) if text.lstrip("-").isdigit() else 0
+
+
+def _runs(instance: DagsterInstance, **wanted: Any) -> Sequence[DagsterRun]:
+    return instance.get_runs(RunsFilter(**wanted))
+
+
+@contextmanager
+def _without_pool_slot(context: OutputContext) -> Iterator[None]:
+    """Free the step's slot in its pool for other runs, for which it may be waiting."""
+    step = context.step_context
+    storage, pool = step.instance.event_log_storage, step.step.pool
+    claim = (step.run_id, step.step.key)
+    if (
+        pool is None
+        or not storage.supports_global_concurrency_limits
+        or not storage.check_concurrency_claim(pool, *claim).is_claimed
+    ):
+        yield
+        return
+    storage.free_concurrency_slot_for_step(*claim)
+    yield
+    while not storage.claim_concurrency_slot(pool, *claim).is_claimed:
+        time.sleep(1)
+
 
 _ANY = "any"
 
@@ -77,13 +467,13 @@ class MergedPartitions:
         applied = snapshot.applied_versions(lease)
         if lease not in applied:
             return cls(lease, -1, snapshot.version, {}, positions)
-        mark, records = f"{lease}#", records_id(snapshot.id, asset)
+        prefix, records = f"{lease}#", records_id(snapshot.id, asset)
         looked = snapshot.last_applied(records)
-        back = taken_back(LogOf(snapshot), snapshot.version, records, mark, looked=looked)
+        back = taken_back(LogOf(snapshot), snapshot.version, records, prefix, looked=looked)
         merged = {
-            name.removeprefix(mark): version
+            name.removeprefix(prefix): version
             for name, version in applied.items()
-            if name.startswith(mark) and version != NOTHING and name not in back
+            if name.startswith(prefix) and version != NOTHING and name not in back
         }
         return cls(lease, applied[lease], snapshot.version, merged, positions)
 
@@ -100,12 +490,7 @@ class MergedPartitions:
         return [key for key in newer if key not in partitions]
 
     def lease_of(self, partitions: Sequence[str], *, starts_over: bool = False) -> Lease:
-        """Return the lease of these partitions: what must hold at the commit, and transaction ids.
-
-        Args:
-            partitions: The partitions.
-            starts_over: Whether the order continues from them even if newer ones were merged.
-        """
+        """Return what must hold at the commit of these partitions, and their transaction ids."""
         newest = None if starts_over or self.newest is None else self.positions(self.newest)
         newer = [key for key in partitions if newest is None or self.positions(key) > newest]
         # If none is newer, a concurrent merge of another such partition does no harm.
@@ -113,34 +498,19 @@ class MergedPartitions:
         return Lease(self.lease, self.held, dict.fromkeys(names, self.version + 1))
 
 
-def lease_of_run(
-    context: OutputContext,
-    table: Table,
-    declaration: MergeDeclaration,
-    partitions: Sequence[str],
-    wait_seconds: float,
-) -> Lease | None:
+def lease_of_run(output: Output) -> Lease | None:
     """Return the lease of a run's merge; None if order does not matter.
 
     The run waits here until the runs of older partitions have ended.
-
-    Args:
-        context: The context of the asset's output.
-        table: The asset's table.
-        declaration: How it is merged.
-        partitions: The run's partitions.
-        wait_seconds: How long to wait for a run of an older partition, in s.
-
-    Raises:
-        OutOfOrderError: A newer partition was merged, or an older one was not and its run is not in
-            progress.
     """
-    positions = _positions(context, declaration, partitions)
+    context, table, partitions = output.context, output.table, output.partitions
+    positions = _positions(context, output.declaration, partitions)
     if positions is None:
         return None
     merged, is_any = None, _is_any(context)
     if not is_any:
-        merged = _wait(context, table, positions, partitions, wait_seconds, has_rows=True)
+        seconds = output.wait_seconds
+        merged = _wait(context, table, positions, partitions, seconds, has_rows=True)
     merged = merged or MergedPartitions.of(context.asset_key, table, positions)
     if not is_any:
         _refuse_older(merged, partitions, table.path_or_name)
@@ -153,16 +523,6 @@ def wait_before_function(
     """Wait for older partitions already before the asset's function is called.
 
     A run out of order is not refused yet: its function may return None.
-
-    Args:
-        context: The context of the asset's output.
-        tables: Finds the asset's table.
-        options: How the run writes the asset.
-        has_inputs: Whether its inputs are loaded.
-
-    Raises:
-        WaitsForOlder: Dagster is to call it later.
-        OutOfOrderError: The run has waited long enough.
     """
     partitions, declaration = output_partition_keys(context), options.declaration
     positions = _positions(context, declaration, partitions)
@@ -203,20 +563,13 @@ def _wait(
     return merged
 
 
-def marks_of_refreshed(
-    context: OutputContext,
-    table: Table,
-    declaration: TableDeclaration,
-    partitions: Sequence[str],
-    *,
-    is_of_all: bool,
-) -> Mapping[str, int]:
+def order_of_refresh(output: Output, *, is_of_all: bool) -> Mapping[str, int]:
     """Return the transaction ids that record a rebuilt table's partitions as merged."""
-    positions = _positions(context, declaration, partitions)
+    positions = _positions(output.context, output.declaration, output.partitions)
     if positions is None:
         return {}
-    merged = MergedPartitions.of(context.asset_key, table, positions)
-    return merged.lease_of(partitions, starts_over=is_of_all).marks
+    merged = MergedPartitions.of(output.context.asset_key, output.table, positions)
+    return merged.lease_of(output.partitions, starts_over=is_of_all).marks
 
 
 def _positions(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from dagster import AssetMaterialization
 
-from dagster_deltaweave.io_manager.transaction_ids import record_applied_before
 from dagster_deltaweave.metadata import (
     TABLE_VERSION,
     in_order,
@@ -19,14 +18,15 @@ from dagster_deltaweave.metadata import (
     table_metadata,
     warnings_metadata,
 )
-from dagster_deltaweave.partitions import lists_partitions
+from dagster_deltaweave.partitions import lists_partitions, tags_of_run
 from dagster_deltaweave.tables import touched_upstreams
 
 if TYPE_CHECKING:
     from dagster import AssetKey, OutputContext
     from pyspark.sql import DataFrame
 
-    from dagster_deltaweave.tables import Changes, TableLocator
+    from dagster_deltaweave.io_manager.target_table import TargetTable
+    from dagster_deltaweave.tables import Changes, TableDeclaration, TableLocator
     from deltaweave import Table
 
 
@@ -35,9 +35,8 @@ class Output:
     """What a run stores in the table of an asset.
 
     Attributes:
-        context: The context of the asset's output.
+        target: The asset's table, which may be missing, and how it is written.
         tables: Where the tables of the IO manager are.
-        table: The asset's table, which may be missing.
         changes: What the asset's function returned.
         rows: The rows of it that are written.
         partitions: The run's partitions.
@@ -45,14 +44,34 @@ class Output:
         wait_seconds: How long a merge waits for one run of an older partition, in s.
     """
 
-    context: OutputContext
+    target: TargetTable
     tables: TableLocator
-    table: Table
     changes: Changes
     rows: DataFrame
     partitions: Sequence[str]
     explain: bool
     wait_seconds: float
+
+    @property
+    def context(self) -> OutputContext:
+        """The context of the asset's output."""
+        return self.target.context
+
+    @property
+    def table(self) -> Table:
+        """The asset's table, which may be missing."""
+        return self.target.table
+
+    @property
+    def declaration(self) -> TableDeclaration:
+        """How the table is written."""
+        return self.target.declaration
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """The run's tags."""
+        step = self.context.step_context
+        return tags_of_run(step.dagster_run, step.instance)
 
     @property
     def upstreams(self) -> list[AssetKey]:
@@ -69,14 +88,14 @@ class Stored:
         version: The committed version; None if there is none, or it is unknown.
         record: Records it and returns the metadata of the materialization.
         warnings: What already failed after the commit.
-        applied_before: The transaction ids of what the run applies, if the table holds it, so that
-            nothing was committed; empty otherwise.
+        record_before: Records what the run applies, if the table held it before, so that nothing
+            was committed; None otherwise.
     """
 
     version: int | None
     record: Callable[[], Mapping[str, Any]]
     warnings: Sequence[str] = ()
-    applied_before: Mapping[str, int] = field(default_factory=dict)
+    record_before: Callable[[], Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -114,10 +133,8 @@ def record_stored(output: Output, stored: Stored) -> None:
     """Record what was stored: its partitions, its data version, its metadata."""
     context, table = output.context, output.table
     after = Recording(context, list(stored.warnings))
-    if before := stored.applied_before:
-        after.attempt(
-            "what it merged before", lambda: record_applied_before(context, table, before)
-        )
+    if stored.record_before is not None:
+        after.attempt("what it merged before", stored.record_before)
     after.attempt("the data version", lambda: _record_version(context, stored.version))
     metadata = after.attempt("what was recorded of it", stored.record)
     of_table = after.attempt("the table's metadata", lambda: _metadata_as_recorded(table, metadata))

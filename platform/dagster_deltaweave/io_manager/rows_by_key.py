@@ -44,35 +44,31 @@ def insertable_rows(rows: DataFrame, declaration: MergeDeclaration) -> DataFrame
 
 
 def left_of_key(rows: DataFrame, declaration: MergeDeclaration, columns: Collection[str]) -> Column:
-    """Return what a row leaves of its key if that does not depend on the table; else `DEPENDS`.
-
-    Args:
-        rows: The changes, by the name `s`.
-        declaration: How they are merged.
-        columns: The columns of the table.
-    """
+    """Return what a row leaves of its key if that does not depend on the table; else `DEPENDS`."""
     clauses = declaration.clauses
     matched, unmatched = (
         [clause for clause in clauses if clause.kind == kind] for kind in ("matched", "not_matched")
     )
-    written = {_written(clause, rows) for clause in clauses if clause.action != "delete"}
+    written = {_written_columns(clause, rows) for clause in clauses if clause.action != "delete"}
     if len(written) > 1 or len(matched) + len(unmatched) < len(clauses):
         return F.lit(DEPENDS)
     deletes = any(clause.action == "delete" for clause in clauses)
     names = {name for values in written for name, _ in values}
     if deletes and {name.lower() for name in columns} - names:
         return F.lit(DEPENDS)  # a row that was deleted has lost its other columns
-    where_there = _first(matched, otherwise=DEPENDS)
+    where_present = _left_by_first_clause(matched, otherwise=DEPENDS)
     # Without inserts, older rows leave nothing where the table lacks the key.
-    where_not = _first(unmatched, otherwise=_NOTHING) if unmatched else where_there
+    where_absent = (
+        _left_by_first_clause(unmatched, otherwise=_NOTHING) if unmatched else where_present
+    )
     try:
-        rows.select(where_there, where_not).schema  # noqa: B018  conditions may name the table
+        rows.select(where_present, where_absent).schema  # noqa: B018  conditions may name the table
     except AnalysisException:
         return F.lit(DEPENDS)
-    return F.when(where_there == where_not, where_there).otherwise(DEPENDS)
+    return F.when(where_present == where_absent, where_present).otherwise(DEPENDS)
 
 
-def _first(clauses: Sequence[Clause], *, otherwise: str) -> Column:
+def _left_by_first_clause(clauses: Sequence[Clause], *, otherwise: str) -> Column:
     """Return what the first clause that takes a row leaves of its key."""
     left = F.lit(otherwise)
     for clause in reversed(clauses):
@@ -81,7 +77,7 @@ def _first(clauses: Sequence[Clause], *, otherwise: str) -> Column:
     return left
 
 
-def _written(clause: Clause, rows: DataFrame) -> frozenset[tuple[str, str]]:
+def _written_columns(clause: Clause, rows: DataFrame) -> frozenset[tuple[str, str]]:
     """Return the columns that a clause writes, with values, to compare with other clauses'."""
     if clause.assignments is None:
         return frozenset((name.lower(), "its own") for name in rows.columns)
@@ -96,8 +92,8 @@ def takes(clause: Clause) -> Column:
     return F.coalesce(F.expr(str(clause.condition)), F.lit(False))
 
 
-_PLACE, _RANK, _COUNT, _LEAVES = (
-    f"{RESERVED_PREFIX}{each}" for each in ("place", "rank", "count", "leaves")
+_POSITION, _RANK, _COUNT, _LEAVES = (
+    f"{RESERVED_PREFIX}{each}" for each in ("position", "rank", "count", "leaves")
 )
 _NAMED = 10  # keys in an error
 _SHOWN = {_COUNT: "rows"}
@@ -148,36 +144,24 @@ def one_row_for_each_key(
     Which row is newer is said by `sequence_by`, then by the order of the partitions: a function
     that returns the rows of each partition names a row's partition, or `partition_expr` does. A row
     with a null among its keys matches nothing, and stays.
-
-    Args:
-        table: The asset's table.
-        declaration: How it is merged; without `keys` or with `unique_keys=False`, all rows stay.
-        changes: The rows to merge.
-        run: The run's partitions.
-        is_rebuilt: Whether the rows replace those that the table has.
-
-    Raises:
-        AmbiguousMatchError: A key comes several times, and nothing decides which row counts: if the
-            run has several partitions, or if several rows would be inserted. What MERGE itself says
-            of keys that the table has is left to it.
     """
     rows: DataFrame = changes.rows
     keys = declaration.keys
     if not (keys and declaration.unique_keys):
         return rows
     with translated(table.path_or_name, otherwise=SourceError):
-        repeated = _repeated(rows, keys)
+        repeated = _repeated_keys(rows, keys)
         if repeated.isEmpty():
             return rows
         is_of_several = len(run.keys) > 1
-        placed = _placed(table, declaration, changes, run)
-        if placed is not None:
-            newest, problems = _newest(table, declaration, placed)
+        positioned = _with_positions(table, declaration, changes, run)
+        if positioned is not None:
+            newest, problems = _newest(table, declaration, positioned)
             if is_of_several:
                 for undecided, why, hint in problems:
                     _refuse(table, undecided, why, hint)
             if is_of_several or all(undecided.isEmpty() for undecided, *_ in problems):
-                return newest.drop(_PLACE, _RANK, _COUNT, _LEAVES)
+                return newest.drop(_POSITION, _RANK, _COUNT, _LEAVES)
         elif is_of_several:
             of_run = f"{len(run.keys)} partitions are merged at once, and nothing gives their order"
             _refuse(table, repeated, of_run, _WAYS)
@@ -189,18 +173,20 @@ def _with_new_keys_once(
 ) -> DataFrame:
     """Refuse several rows that would be inserted for one key, or reduce them to one."""
     keys, why = declaration.keys, "each of these rows would be inserted"
-    inserted = _repeated(insertable_rows(rows, declaration), keys)
+    inserted = _repeated_keys(insertable_rows(rows, declaration), keys)
     if not table.exists() or is_rebuilt or _refuses_repeated(declaration):
         _refuse(table, inserted, why, _ONE_ROW)
         return rows
-    _refuse(table, _lacked_by(table, inserted, keys), why, _ONE_ROW)
+    _refuse(table, _keys_missing_in(table, inserted, keys), why, _ONE_ROW)
     # The table has their keys. The merge leaves them alone, or deletes the key's row whichever of
     # them matches: it must not insert all of them where it runs again since others deleted it.
-    pairs = [column("s", key) == column("r", key) for key in keys]
-    once = rows.alias("s").join(inserted.alias("r"), pairs, "left_anti")
+    equal_keys = [column("s", key) == column("r", key) for key in keys]
+    once = rows.alias("s").join(inserted.alias("r"), equal_keys, "left_anti")
     if _only_inserts(declaration) or inserted.isEmpty():
         return once
-    inserts = insertable_rows(rows, declaration).alias("s").join(inserted.alias("r"), pairs, "semi")
+    inserts = (
+        insertable_rows(rows, declaration).alias("s").join(inserted.alias("r"), equal_keys, "semi")
+    )
     return once.unionByName(inserts.dropDuplicates([*keys]))
 
 
@@ -214,7 +200,7 @@ def _refuses_repeated(declaration: MergeDeclaration) -> bool:
     return any(clause.action != "delete" or clause.condition is not None for clause in matched)
 
 
-def _repeated(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+def _repeated_keys(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Return the keys that occur several times, with their counts; keys with a null are dropped."""
     named = reduce(lambda one, other: one & other, (column(key).isNotNull() for key in keys))
     count = F.count(F.lit(1)).alias(_COUNT)
@@ -222,33 +208,36 @@ def _repeated(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     return counted.where(column(_COUNT) > 1)
 
 
-def _lacked_by(table: Table, repeated: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Return those of the keys that the table lacks."""
-    pairs = (column("s", key) == column("t", key) for key in keys)
-    return repeated.alias("s").join(table.read().alias("t"), [*pairs], "left_anti")
+def _keys_missing_in(table: Table, repeated: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Return the repeated keys that the table lacks."""
+    equal_keys = (column("s", key) == column("t", key) for key in keys)
+    return repeated.alias("s").join(table.read().alias("t"), [*equal_keys], "left_anti")
 
 
-def _placed(
+def _with_positions(
     table: Table, declaration: MergeDeclaration, changes: Changes, run: RunPartitions
 ) -> DataFrame | None:
     """Add the position of its partition in the run to each row; None if nothing gives an order."""
     rows: DataFrame = changes.rows
-    places: dict[str, Any] = {
+    positions: dict[str, Any] = {
         key: None if run.positions is None else run.positions(key) for key in run.keys
     }
-    if len(places) > 1 and None not in places.values():
-        order = sorted(set(places.values()))
-        ranks = {key: order.index(position) for key, position in places.items()}
+    if len(positions) > 1 and None not in positions.values():
+        order = sorted(set(positions.values()))
+        ranks = {key: order.index(position) for key, position in positions.items()}
         if isinstance(changes, ChangesOfPartitions):
             return reduce(
                 DataFrame.unionByName,
-                (part.withColumn(_PLACE, F.lit(ranks[key])) for key, part in changes.parts.items()),
+                (
+                    part.withColumn(_POSITION, F.lit(ranks[key]))
+                    for key, part in changes.parts.items()
+                ),
             )
-        told = _position_by_expression(table, declaration, rows, run, ranks)
-        if told is not None:
-            return rows.withColumn(_PLACE, told)
+        by_expression = _position_by_expression(table, declaration, rows, run, ranks)
+        if by_expression is not None:
+            return rows.withColumn(_POSITION, by_expression)
     if declaration.sequence_by is not None:
-        return rows.withColumn(_PLACE, F.lit(0))
+        return rows.withColumn(_POSITION, F.lit(0))
     return None
 
 
@@ -283,7 +272,7 @@ def _position_by_expression(
 
 
 def _newest(
-    table: Table, declaration: MergeDeclaration, placed: DataFrame
+    table: Table, declaration: MergeDeclaration, positioned: DataFrame
 ) -> tuple[DataFrame, list[tuple[DataFrame, str, str]]]:
     """Keep the newest row of each key; if the clauses only insert, the first one.
 
@@ -292,15 +281,15 @@ def _newest(
         rows are as new as each other, or older ones decide what the newest leaves.
     """
     keeps_first = _only_inserts(declaration)
-    rows = insertable_rows(placed, declaration) if keeps_first else placed.alias("s")
+    rows = insertable_rows(positioned, declaration) if keeps_first else positioned.alias("s")
     # A row of no partition comes first, and is refused below.
-    place = F.coalesce(column(_PLACE), F.lit(-1 if keeps_first else 2**31 - 1))
-    by_place = place.asc() if keeps_first else place.desc()
-    order = [by_place]
+    position = F.coalesce(column(_POSITION), F.lit(-1 if keeps_first else 2**31 - 1))
+    by_position = position.asc() if keeps_first else position.desc()
+    order = [by_position]
     if declaration.sequence_by is not None:
         sequence = column(unquoted(declaration.sequence_by)).desc_nulls_last()
-        order = [by_place, sequence] if keeps_first else [sequence, by_place]
-    columns = _columns_of(table, declaration, placed.drop(_PLACE))
+        order = [by_position, sequence] if keeps_first else [sequence, by_position]
+    columns = _columns_of(table, declaration, positioned.drop(_POSITION))
     leaves = F.lit("itself") if keeps_first else left_of_key(rows, declaration, columns)
     of_key = Window.partitionBy(*map(column, declaration.keys))
     ranked = rows.withColumns(
@@ -314,9 +303,11 @@ def _newest(
         lambda one, other: one | other, (column(k).isNull() for k in declaration.keys)
     )
     newest = ranked.where((column(_RANK) == 1) | is_no_key)
-    tied = _repeated(newest, declaration.keys)
+    tied = _repeated_keys(newest, declaration.keys)
     undecided = newest.where(
-        (column(_COUNT) > 1) & ~is_no_key & (column(_PLACE).isNull() | (column(_LEAVES) == DEPENDS))
+        (column(_COUNT) > 1)
+        & ~is_no_key
+        & (column(_POSITION).isNull() | (column(_LEAVES) == DEPENDS))
     ).select(*map(column, declaration.keys), column(_COUNT))
     return newest, [
         (tied, "nothing decides which of them is newer", _ONE_ROW_EACH),

@@ -17,7 +17,7 @@ from dagster_deltaweave.tables import (
     WriteMode,
     partition_expr_in,
     table_declaration,
-    table_place,
+    table_location,
 )
 from deltaweave._validation import choice_problem
 from deltaweave.errors import NOTHING_WRITTEN, StatementError
@@ -65,11 +65,7 @@ def declaration_of(context: OutputContext) -> TableDeclaration | None:
 def declared_write(
     context: OutputContext, otherwise: Literal["overwrite", "append", "error"]
 ) -> TableDeclaration:
-    """Return how the asset's table is written; `otherwise` is for an asset that declares nothing.
-
-    Raises:
-        StatementError: Nothing declares it, and such assets are refused.
-    """
+    """Return how the asset's table is written; by `otherwise` if it declares nothing."""
     declaration = declaration_of(context)
     if declaration is not None:
         return declaration
@@ -82,21 +78,17 @@ def declared_write(
             hint="Declare it with @merge_asset, give it the metadata deltaweave/write, or set "
             "mode='overwrite' for such assets on the IO manager.",
         )
-    place = table_place(metadata, asset=name)
+    location = table_location(metadata, asset=name)
     return WriteDeclaration(
         mode=otherwise,
-        table=place.table,
-        namespace=place.namespace,
+        table=location.table,
+        namespace=location.namespace,
         partition_expr=partition_expr_in(metadata),
     )
 
 
 def with_mode_of_output(declaration: TableDeclaration, context: OutputContext) -> TableDeclaration:
-    """Return the declaration, with the mode that the run's output names in its metadata.
-
-    Raises:
-        StatementError: The mode is not known.
-    """
+    """Return the declaration, with the mode that the run's output names in its metadata."""
     given = context.output_metadata.get(_MODE)
     if given is None or not isinstance(declaration, WriteDeclaration):
         return declaration
@@ -104,21 +96,12 @@ def with_mode_of_output(declaration: TableDeclaration, context: OutputContext) -
     name = context.asset_key.to_user_string()
     problem = choice_problem(f"the output's metadata {_MODE}", mode, _MODES)
     if problem is not None:
-        raise _invalid(problem, name, "Give one of these values, or leave it out.")
+        raise _invalid_tag_error(problem, name, "Give one of these values, or leave it out.")
     return replace(declaration, mode=cast(WriteMode, mode), replace_where=None)
 
 
 def with_tags(options: RunOptions, tags: Mapping[str, str], asset: str) -> RunOptions:
-    """Return the options as changed by the run's tags.
-
-    Args:
-        options: What asset and IO manager declare.
-        tags: The run's tags.
-        asset: The asset's key, for error messages.
-
-    Raises:
-        StatementError: A tag has a value that is not known, or does not apply to the asset.
-    """
+    """Return the options as changed by the run's tags."""
     declaration = options.declaration
     if FULL_REFRESH_TAG in tags:
         _check_choice(FULL_REFRESH_TAG, tags[FULL_REFRESH_TAG].lower(), ("true", "false"), asset)
@@ -132,26 +115,28 @@ def with_tags(options: RunOptions, tags: Mapping[str, str], asset: str) -> RunOp
         _check_order_stays(declaration, tagged, asset)
         declaration = tagged
     if RETRIES_TAG in tags:
-        retries = _number(RETRIES_TAG, tags[RETRIES_TAG], asset)
+        retries = _whole_number(RETRIES_TAG, tags[RETRIES_TAG], asset)
         declaration = replace(declaration, retries=retries)
     explain, wait_seconds = options.explain, options.wait_seconds
     if EXPLAIN_TAG in tags:
         _check_choice(EXPLAIN_TAG, tags[EXPLAIN_TAG], ("true", "false"), asset)
         explain = tags[EXPLAIN_TAG] == "true"
     if ORDER_WAIT_TAG in tags:
-        wait_seconds = _number(ORDER_WAIT_TAG, tags[ORDER_WAIT_TAG], asset)
+        wait_seconds = _whole_number(ORDER_WAIT_TAG, tags[ORDER_WAIT_TAG], asset)
     return RunOptions(declaration, explain, wait_seconds)
 
 
 def _check_choice(tag: str, given: str, known: tuple[str, ...], asset: str) -> None:
     problem = choice_problem(f"the run's tag {tag}", given, known)
     if problem is not None:
-        raise _invalid(problem, asset, "Execute it again with one of these values, or without it.")
+        raise _invalid_tag_error(
+            problem, asset, "Execute it again with one of these values, or without it."
+        )
 
 
-def _number(tag: str, given: str, asset: str) -> int:
+def _whole_number(tag: str, given: str, asset: str) -> int:
     if not (given.isascii() and given.isdigit()):
-        raise _invalid(
+        raise _invalid_tag_error(
             f"the run's tag {tag} is {given!r}.", asset, "Give it a whole number, 0 or more."
         )
     return int(given)
@@ -160,7 +145,7 @@ def _number(tag: str, given: str, asset: str) -> int:
 @singledispatch
 def _check_has_policy(declaration: TableDeclaration, asset: str) -> None:
     """Refuse a schema policy for tables that have none: it would be without effect."""
-    raise _invalid(
+    raise _invalid_tag_error(
         f"the run's tag {SCHEMA_POLICY_TAG} does not apply to a table of change events.",
         asset,
         "Such a table has no schema policy. Run the asset without the tag.",
@@ -175,7 +160,7 @@ def _check_write_has_policy(declaration: WriteDeclaration, asset: str) -> None:
 @_check_has_policy.register(MergeDeclaration)
 def _check_merge_has_policy(declaration: MergeDeclaration, asset: str) -> None:
     if declaration.merge_text is not None:
-        raise _invalid(
+        raise _invalid_tag_error(
             f"the run's tag {SCHEMA_POLICY_TAG} does not apply to a merge_text.",
             asset,
             "The text itself says so, by WITH SCHEMA EVOLUTION. Run the asset without the tag.",
@@ -185,14 +170,14 @@ def _check_merge_has_policy(declaration: MergeDeclaration, asset: str) -> None:
 def _check_order_stays(declared: TableDeclaration, tagged: TableDeclaration, asset: str) -> None:
     """Refuse a policy with which this run would not wait for older partitions, as others do."""
     if declared.needs_order and not tagged.needs_order:
-        raise _invalid(
+        raise _invalid_tag_error(
             f"the run's tag {SCHEMA_POLICY_TAG} would let this run pass the order of partitions.",
             asset,
             "Run the asset without the tag, or change the policy that it declares.",
         )
 
 
-def _invalid(problem: str, asset: str, hint: str) -> StatementError:
+def _invalid_tag_error(problem: str, asset: str, hint: str) -> StatementError:
     return StatementError(
         problem, table=asset, operation="writing", state=NOTHING_WRITTEN, hint=hint
     )

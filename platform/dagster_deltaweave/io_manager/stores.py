@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import singledispatch
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from dagster import MetadataValue
@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 import deltaweave
 from dagster_deltaweave.io_manager import change_events
-from dagster_deltaweave.io_manager.merge_order import lease_of_run, marks_of_refreshed
+from dagster_deltaweave.io_manager.merge_order import lease_of_run, order_of_refresh
 from dagster_deltaweave.io_manager.output import (
     Output,
     Recording,
@@ -28,21 +28,8 @@ from dagster_deltaweave.io_manager.output import (
 )
 from dagster_deltaweave.io_manager.rows_by_key import RunPartitions, one_row_for_each_key, takes
 from dagster_deltaweave.io_manager.run_options import declaration_of
-from dagster_deltaweave.io_manager.target_table import (
-    Start,
-    is_written,
-    prepare_table,
-    refuse_missing_columns,
-    start_of_write,
-)
-from dagster_deltaweave.io_manager.transaction_ids import (
-    Marks,
-    first_attempt,
-    marks_of_refresh,
-    marks_of_run,
-    partition_records,
-    record_nothing_merged,
-)
+from dagster_deltaweave.io_manager.target_table import Start
+from dagster_deltaweave.io_manager.transaction_ids import RunIds, ids_of_refresh, ids_of_run
 from dagster_deltaweave.landing import rows_of_delivery
 from dagster_deltaweave.metadata import (
     record_data_version,
@@ -57,7 +44,6 @@ from dagster_deltaweave.partitions import (
     output_partition_keys,
     partition_positions,
     partition_predicate,
-    tags_of_run,
 )
 from dagster_deltaweave.tables import (
     ChangesDeclaration,
@@ -67,7 +53,7 @@ from dagster_deltaweave.tables import (
     TableLocator,
     WriteDeclaration,
     open_merge_on_read,
-    table_place,
+    table_location,
 )
 from deltaweave import Lease
 from deltaweave.delta.jvm import translated
@@ -85,65 +71,53 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
-def store(declaration: TableDeclaration, output: Output) -> Stored:
+def store(output: Output) -> Stored:
     """Add an output to its table as declared: merge, apply, append or write it."""
-    step = output.context.step_context
-    tags = tags_of_run(step.dagster_run, step.instance)
-    key, table = output.context.asset_key, output.table
-    marks = marks_of_run(
-        key,
-        declaration,
-        output.changes,
-        table=table,
-        upstreams=output.upstreams,
-        partitions=output.partitions,
-        tags=tags,
-        first_attempt=lambda: first_attempt(step.instance, step.dagster_run, key),
-    )
+    declaration, ids = output.declaration, ids_of_run(output)
     if declaration.idempotent_by == "delivery" and len(output.partitions) == 1:
         [partition] = output.partitions
-        rows = rows_of_delivery(output.rows, partition, tags, table=table.path_or_name)
+        name = output.table.path_or_name
+        rows = rows_of_delivery(output.rows, partition, output.tags, table=name)
         output = replace(output, rows=rows)
-    refuse_missing_columns(table, declaration, output.rows)
-    return _stored(declaration, output, marks)
+    output.target.refuse_missing_columns(output.rows)
+    return _store(declaration, output, ids)
 
 
 @singledispatch
-def _stored(declaration: TableDeclaration, output: Output, marks: Marks) -> Stored:
+def _store(declaration: TableDeclaration, output: Output, ids: RunIds) -> Stored:
     """Store an output, and with it the transaction ids of what it applies."""
     raise NotImplementedError(f"nothing stores the output of a {type(declaration).__name__}")
 
 
-@_stored.register(MergeDeclaration)
-def _merged(declaration: MergeDeclaration, output: Output, marks: Marks) -> Stored:
+@_store.register(MergeDeclaration)
+def _merge(declaration: MergeDeclaration, output: Output, ids: RunIds) -> Stored:
     context, table, lease = output.context, output.table, None
-    if not marks.are_in(table):
-        lease = lease_of_run(context, table, declaration, output.partitions, output.wait_seconds)
-        # Not before: the runs that this one waited for have changed which keys are new.
+    if not ids.are_in_table():
+        lease = lease_of_run(output)
+        # Other runs may have inserted these keys during the wait.
         output = replace(output, rows=_rows_by_key(declaration, output, is_rebuilt=False))
-    rows = output.rows
-    prepare_table(table, declaration, rows, context.asset_spec.description)
+    output.target.prepare(output.rows)
     if url := table.spark.sparkContext.uiWebUrl:
         # No metadata: the link would outlive the driver.
         context.log.info(f"The merge's jobs are in the Spark UI while its driver runs: {url}")
-    plan = _explained(table, declaration, rows) if output.explain else None
+    plan = _explained(table, declaration, output.rows) if output.explain else None
     if plan is not None:
         context.log.info(f"Before the merge:\n{plan}")
     with telling(context.log.info):
-        recorded = partition_records(context, table, output.partitions)
-        result = merge_output(table, declaration, rows, marks, lease, recorded)
-    return _recorded_merge(output, result, _statement_over(table, declaration, rows), plan, marks)
+        result = merge_output(declaration, output, ids, lease, ids.of_partitions())
+    stored = _recorded_merge(output, result, _statement_over(table, declaration, output.rows), plan)
+    return replace(stored, record_before=_record_before(ids, is_held=result.was_applied_before))
 
 
-@_stored.register(ChangesDeclaration)
-def _applied(declaration: ChangesDeclaration, output: Output, marks: Marks) -> Stored:
+@_store.register(ChangesDeclaration)
+def _apply(declaration: ChangesDeclaration, output: Output, ids: RunIds) -> Stored:
     with telling(output.context.log.info):
         result = deltaweave.apply_changes(
             output.rows.sparkSession,
             output.table.path_or_name,  # a table that is missing is created
             output.rows,
             **declaration.arguments,
-            idempotency=marks.pair,
+            idempotency=ids.single,
         )
     stored = _recorded_merge(output, result)
     return replace(
@@ -155,64 +129,52 @@ def _applied(declaration: ChangesDeclaration, output: Output, marks: Marks) -> S
     )
 
 
-@_stored.register(MergeOnReadDeclaration)
-def _appended(declaration: MergeOnReadDeclaration, output: Output, marks: Marks) -> Stored:
-    return change_events.append(declaration, output, marks)
+@_store.register(MergeOnReadDeclaration)
+def _append(declaration: MergeOnReadDeclaration, output: Output, ids: RunIds) -> Stored:
+    return change_events.append(declaration, output, ids)
 
 
-@_stored.register(WriteDeclaration)
-def _written(declaration: WriteDeclaration, output: Output, marks: Marks) -> Stored:
-    context, table = output.context, output.table
+@_store.register(WriteDeclaration)
+def _write(declaration: WriteDeclaration, output: Output, ids: RunIds) -> Stored:
     predicate = _replaced(declaration, output)
-    prepare_table(table, declaration, output.rows, context.asset_spec.description)
-    start = start_of_write(context, table, adds_only=declaration.adds_only, predicate=predicate)
-    recorded = partition_records(context, table, output.partitions)
-    written = write_output(table, declaration, output.rows, predicate, marks, recorded, start)
+    output.target.prepare(output.rows)
+    start = output.target.start_of_write(adds_only=declaration.adds_only, predicate=predicate)
+    written = write_output(declaration, output, predicate, ids, ids.of_partitions(), start)
     of_partitions = predicate is not None and not declaration.replace_where
-    applied_before = marks.pairs if written.version is None else {}
     stored = _recorded_write(output, written, declaration.mode, predicate, of_partitions)
-    return replace(stored, applied_before=applied_before)
+    return replace(stored, record_before=_record_before(ids, is_held=written.version is None))
 
 
-def rebuild(declaration: TableDeclaration, output: Output) -> Stored:
+def _record_before(ids: RunIds, *, is_held: bool) -> Callable[[], Mapping[str, Any]] | None:
+    """Return how what the table held before is recorded; None if it held nothing of the run."""
+    return ids.record_applied_before if is_held and ids.applied else None
+
+
+def rebuild(output: Output) -> Stored:
     """Rebuild the table of an output, or only the rows of the run's partitions."""
-    context, table, partitions = output.context, output.table, output.partitions
+    context, declaration, target = output.context, output.declaration, output.target
     if not declaration.can_be_rebuilt:
         raise StatementError(
             "a table that change events keep is not rebuilt from some of them.",
-            table=table.path_or_name,
+            table=output.table.path_or_name,
             operation="full refresh",
             hint="Drop the table, then apply all events again: their order does not matter.",
         )
-    refuse_missing_columns(table, declaration, output.rows)
-    is_of_all = covers_all_partitions(context, partitions)
-    marks = marks_of_refresh(
-        context.asset_key,
-        declaration,
-        output.changes,
-        table=table,
-        upstreams=output.upstreams,
-        partitions=partitions,
-        is_of_all=is_of_all,
-    )
-    ordered = marks_of_refreshed(context, table, declaration, partitions, is_of_all=is_of_all)
-    marks = Marks({**marks.pairs, **ordered}, marks.before)
+    target.refuse_missing_columns(output.rows)
+    is_of_all = covers_all_partitions(context, output.partitions)
+    ids = ids_of_refresh(output, is_of_all=is_of_all)
+    ids = replace(ids, applied={**ids.applied, **order_of_refresh(output, is_of_all=is_of_all)})
     # Without an expression this is an error, because the other partitions' rows would be lost.
-    predicate = None if is_of_all else _partition_predicate(declaration, output)
-    rows = _rows_by_key(declaration, output, is_rebuilt=True)
-    prepare_table(table, declaration, rows, context.asset_spec.description)
-    start = start_of_write(context, table, predicate=predicate)
-    recorded = partition_records(context, table, partitions)
-    written = rebuild_output(table, declaration, rows, predicate, marks, recorded, start)
+    predicate = None if is_of_all else _partition_predicate(output)
+    output = replace(output, rows=_rows_by_key(declaration, output, is_rebuilt=True))
+    target.prepare(output.rows)
+    start = target.start_of_write(predicate=predicate)
+    written = rebuild_output(output, predicate, ids, ids.of_partitions(), start)
     return _recorded_write(output, written, "full refresh", predicate, predicate is not None)
 
 
 def store_nothing(context: OutputContext, tables: TableLocator) -> None:
-    """Record that there was nothing to store, for each of the run's partitions.
-
-    Raises:
-        StatementError: The run is a full refresh, where None does not mean an empty table.
-    """
+    """Record that there was nothing to store, for each of the run's partitions."""
     key = context.asset_key
     declared = declaration_of(context)
     if declared is not None and output_is_full_refresh(context):
@@ -238,16 +200,17 @@ def _record_nothing(
     """Record that the table, if there is one, is as it was."""
     key = context.asset_key
     try:
-        place = table_place(context.definition_metadata, asset=key.to_user_string())
-        table = tables.table(key, place) if tables.is_known(place) else None
+        location = table_location(context.definition_metadata, asset=key.to_user_string())
+        table = tables.table(key, location) if tables.is_known(location) else None
         if table is None or not table.exists():
             return
     except DeltaweaveError:
         if declared is not None:
             raise
-        return  # an asset that declares no table needs no place for one
+        return  # an asset that declares no table needs no location for one
     after = Recording(context, [])
-    after.attempt("this run", lambda: record_nothing_merged(context, table))
+    ids = RunIds(context, table, output_partition_keys(context))
+    after.attempt("this run", ids.record_nothing_merged)
     if after.warnings:
         after.add_metadata({})
     record_unchanged(context, table)
@@ -278,22 +241,21 @@ def _one_row_for_each_key(
 
 
 def merge_output(
-    table: Table,
     declaration: MergeDeclaration,
-    changes: DataFrame,
-    marks: Marks,
+    output: Output,
+    ids: RunIds,
     lease: Lease | None,
     recorded: Mapping[str, int],
 ) -> MergeResult:
     """Run the declared statement over a temporary view of the changes."""
-    lease = lease or Lease(None, -1)
-    statement = _statement_over(table, declaration, changes)
+    changes, lease = output.rows, lease or Lease(None, -1)
+    statement = _statement_over(output.table, declaration, changes)
     with _hinting_at_declaration(declaration, statement), _view(changes) as view:
         return deltaweave.merge(
             changes.sparkSession,
             statement(view),
-            idempotency=marks.pair,
-            applied_before=marks.before,
+            idempotency=ids.single,
+            applied_before=ids.before,
             lease=replace(lease, marks={**lease.marks, **recorded}),
             skip_unchanged_updates=declaration.skip_unchanged_updates,
         )
@@ -344,25 +306,24 @@ def _view(changes: DataFrame) -> Iterator[str]:
 
 
 def write_output(
-    table: Table,
     declaration: WriteDeclaration,
-    rows: DataFrame,
+    output: Output,
     predicate: str | None,
-    marks: Marks,
+    ids: RunIds,
     recorded: Mapping[str, int],
     start: Start,
 ) -> WriteResult:
     """Append the rows, or replace all rows or those of the predicate with them."""
     if predicate is not None:
-        _check_predicate(table, predicate)
-    return table.write(
-        rows,
+        _check_predicate(output.table, predicate)
+    return output.table.write(
+        output.rows,
         "append" if declaration.adds_only else "overwrite",
         replace_where=predicate,
         with_schema_evolution=declaration.schema_policy != "strict",
-        applied=marks.pairs,
+        applied=ids.applied,
         once=True,
-        applied_before=marks.before,
+        applied_before=ids.before,
         recorded=recorded,
         computed_from=start.version,
         reads_all=start.reads_all,
@@ -370,23 +331,22 @@ def write_output(
 
 
 def rebuild_output(
-    table: Table,
-    declaration: TableDeclaration,
-    rows: DataFrame,
+    output: Output,
     predicate: str | None,
-    marks: Marks,
+    ids: RunIds,
     recorded: Mapping[str, int],
     start: Start,
 ) -> WriteResult:
     """Replace all rows, or those of the predicate, with what an empty table would get."""
+    declaration, table = output.declaration, output.table
     if predicate is not None:
         _check_predicate(table, predicate)
     return table.write(
-        _rows_of_empty_table(declaration, table, rows),
+        _rows_of_empty_table(declaration, table, output.rows),
         "overwrite",
         replace_where=predicate,
         with_schema_evolution=declaration.schema_policy != "strict",
-        applied=marks.pairs,
+        applied=ids.applied,
         recorded=recorded,
         computed_from=start.version,
         reads_all=start.reads_all,
@@ -449,18 +409,22 @@ def _replaced(declaration: WriteDeclaration, output: Output) -> str | None:
         return declaration.replace_where
     if declaration.mode == "overwrite" and output.context.asset_spec.partitions_def is None:
         return None
-    return _partition_predicate(declaration, output)
+    return _partition_predicate(output)
 
 
-def _partition_predicate(declaration: TableDeclaration, output: Output) -> str:
-    table, changes = output.table, output.changes.rows
+def _partition_predicate(output: Output) -> str:
+    declaration, table = output.declaration, output.table
     return partition_predicate(
         output.context.asset_spec.partitions_def,
         output.partitions,
         declaration.partition_expr,
         table=table.path_or_name,
         # A table that does not exist yet has no columns, so take those of the changes.
-        rows=table.read() if is_written(table) else declaration.table_rows(changes),
+        rows=(
+            table.read()
+            if output.target.is_written()
+            else declaration.table_rows(output.changes.rows)
+        ),
     )
 
 
@@ -469,7 +433,6 @@ def _recorded_merge(
     result: MergeResult,
     statement: Callable[[str], str] | None = None,
     plan: MergePlan | None = None,
-    marks: Marks | None = None,
 ) -> Stored:
     """Return how a merge is recorded."""
     context, tables, table = output.context, output.tables, output.table
@@ -478,7 +441,6 @@ def _recorded_merge(
         result.version,
         lambda: record_merge(context, tables, table, changes, partitions, statement, result, plan),
         result.warnings,
-        marks.pairs if marks is not None and result.was_applied_before else {},
     )
 
 

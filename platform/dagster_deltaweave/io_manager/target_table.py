@@ -1,14 +1,7 @@
 """The table of an output before it is written: its location, its columns, and its version.
 
-A table that is missing is created. Columns that a table lacks are an error, are added, or are added
-and widened, by the schema policy.
-
-The version at which a write starts is the newest that the function can have read. Other writers may
-commit after the function has read and before its rows are written. A write that replaces rows would
-undo their changes if it started at the newest version. So it starts at the version from before the
-function began, and Delta refuses the commit if another one changed the rows that are replaced. The
-run then tries again. Dagster's event log says when the function's step began, and the table's log
-says when a commit was made.
+A write starts at the version from before the asset's function began, so that Delta refuses the
+commit if another writer changed the rows that it replaces (`docs/internals/outputs.md`).
 """
 
 from __future__ import annotations
@@ -28,9 +21,9 @@ from dagster_deltaweave.tables import (
     TYPE_WIDENING,
     TableDeclaration,
     TableLocator,
+    check_locations,
     check_owner,
     check_parents,
-    check_places,
     full_names,
     path_under,
     with_owner,
@@ -48,40 +41,133 @@ if TYPE_CHECKING:
 _DENIED = ("AccessDenied", "AccessControl", "Forbidden", "Permission denied")
 
 
-def check_location(
-    context: OutputContext, locator: TableLocator, table: Table, declaration: TableDeclaration
-) -> TableDeclaration:
-    """Refuse a table at a location that holds another table's data.
+@dataclass(frozen=True)
+class Start:
+    """Where a write's transaction starts.
 
-    Returns:
-        The declaration; that of a table in a schema also says whose it is.
-
-    Raises:
-        StatementError: It would be inside another table, around one, at its path, or another asset
-            created it. Or it has a name now, and the asset has a table at its key.
+    Attributes:
+        version: The version; None for the newest version if the rows were not computed from the
+            table.
+        reads_all: Whether the rows may have been computed from all rows of that version, or only
+            from those that they replace.
     """
-    spark = table.spark
-    is_made = table.exists()
-    location = table.location() if is_made else table.planned_location()
-    check_places(
-        context,
-        locator.path_or_name,
-        full_names(spark),
-        location,
-        declaration,
-        is_made=is_made,
-        is_table=lambda path: _is_table(spark, path),
-    )
-    if not is_made:
-        check_parents(table.path_or_name, location, lambda path: _is_table(spark, path))
-    if declaration.table is not None or locator.is_under_root(declaration):
-        return declaration
-    declaration = with_owner(declaration, context.asset_key)
-    if is_made:
-        check_owner(table, declaration)
-    else:
-        _refuse_empty_start(locator, context, table)
-    return declaration
+
+    version: int | None
+    reads_all: bool
+
+
+@dataclass(frozen=True)
+class TargetTable:
+    """The table of an output: open it, refuse or prepare it, then write where it starts.
+
+    Attributes:
+        context: The context of the asset's output.
+        table: The table, which may be missing.
+        declaration: How it is written; that of a table in a schema also says whose it is.
+    """
+
+    context: OutputContext
+    table: Table
+    declaration: TableDeclaration
+
+    @classmethod
+    def open(
+        cls, context: OutputContext, locator: TableLocator, declaration: TableDeclaration
+    ) -> TargetTable:
+        """Find the table of an output, and refuse a location that holds another table's data."""
+        table = locator.table(context.asset_key, declaration)
+        spark = table.spark
+        is_made = table.exists()
+        location = table.location() if is_made else table.planned_location()
+        check_locations(
+            context,
+            locator.path_or_name,
+            full_names(spark),
+            location,
+            declaration,
+            is_made=is_made,
+            is_table=lambda path: _is_table(spark, path),
+        )
+        if not is_made:
+            check_parents(table.path_or_name, location, lambda path: _is_table(spark, path))
+        if declaration.table is not None or locator.is_under_root(declaration):
+            return cls(context, table, declaration)
+        declaration = with_owner(declaration, context.asset_key)
+        if is_made:
+            check_owner(table, declaration)
+        else:
+            _refuse_empty_start(locator, context, table)
+        return cls(context, table, declaration)
+
+    def is_written(self) -> bool:
+        """Return whether the table is there, and not empty for a first write that failed."""
+        return self.table.exists() and not is_unwritten(self.table.snapshot())
+
+    @contextmanager
+    def stating_empty_table(self) -> Iterator[None]:
+        """Say in errors of the block that the table was created, if it was, and is empty."""
+        try:
+            yield
+        except DeltaweaveError as error:
+            try:
+                is_empty = error.state == NOTHING_COMMITTED and is_unwritten(self.table.snapshot())
+            except Exception:  # there is no table, or it cannot be read: the error stays as it is
+                is_empty = False
+            if is_empty:
+                error.restate(state="No row was committed. The table was created, and is empty.")
+            raise
+
+    def refuse_missing_columns(self, changes: DataFrame) -> None:
+        """Refuse keys and a sequence that the changes or the table lack, before it is created."""
+        table, named = self.table, self.declaration.named_columns
+        if not any(named.values()):
+            return
+        columns = {
+            "the changes": changes.columns,
+            "the table": _table_columns(table, self.declaration, changes),
+        }
+        is_exact = table.spark.conf.get("spark.sql.caseSensitive", "false") == "true"
+        for where, existing in columns.items():
+            verb = "has" if where == "the table" else "have"
+            known = {name if is_exact else name.lower() for name in existing}
+            for argument, names in named.items():
+                lacking = [n for n in names if (n if is_exact else n.lower()) not in known]
+                if lacking:
+                    raise StatementError(
+                        f"{argument}= names {', '.join(lacking)}: no such column is in {where}, "
+                        f"which {verb} {', '.join(existing)}.",
+                        table=table.path_or_name,
+                        hint=f"Correct {argument}= of the asset, or the columns of {where}.",
+                    )
+
+    def prepare(self, changes: DataFrame) -> None:
+        """Create the table if it is missing; otherwise apply the declared policy to the changes."""
+        table, declaration = self.table, self.declaration
+        rows = declaration.table_rows(changes)
+        created = table.create_if_missing(
+            _created_schema(declaration, rows.schema),
+            declaration.partition_by,
+            declaration.created_properties,
+            declaration.cluster_by,
+            for_a_write=True,
+            description=self.context.asset_spec.description,
+        )
+        check_owner(table, declaration)  # another asset may have created it just now
+        if declaration.refuses_unknown_columns:
+            _refuse_unknown_columns(table, rows.schema)
+        elif declaration.schema_policy == "widen" and not created:
+            _enable_widening(table)
+        if declaration.sequence and not created:
+            _refuse_other_sequence(table, declaration.sequence, rows.schema)
+
+    def start_of_write(self, *, adds_only: bool = False, predicate: str | None = None) -> Start:
+        """Return where a write starts that replaces all rows, those of a predicate, or none."""
+        key, definition = self.context.asset_key, self.context.step_context.assets_def
+        reads_itself = definition is not None and key in definition.dependency_keys
+        if adds_only and not reads_itself:
+            return Start(None, reads_all=False)
+        version = version_with_rows_of(self.table, began_ms(self.context))
+        return Start(version, reads_all=reads_itself or predicate is None)
 
 
 def _refuse_empty_start(locator: TableLocator, context: OutputContext, table: Table) -> None:
@@ -118,98 +204,17 @@ def _is_table(spark: SparkSession, path: str) -> bool:
 _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
 
 
-def is_written(table: Table) -> bool:
-    """Return whether the table is there, and not empty for a first write that failed."""
-    return table.exists() and not is_unwritten(table.snapshot())
-
-
-@contextmanager
-def stating_empty_table(table: Table) -> Iterator[None]:
-    """Say in errors of the block that the table was created, if it was, and is empty."""
-    try:
-        yield
-    except DeltaweaveError as error:
-        try:
-            is_empty = error.state == NOTHING_COMMITTED and is_unwritten(table.snapshot())
-        except Exception:  # there is no table, or it cannot be read: the error stays as it is
-            is_empty = False
-        if is_empty:
-            error.restate(state="No row was committed. The table was created, and is empty.")
-        raise
-
-
-def refuse_missing_columns(table: Table, declaration: TableDeclaration, changes: DataFrame) -> None:
-    """Refuse keys and a sequence that the changes or the table lack, before a table is created.
-
-    Raises:
-        StatementError: It names the argument, the column, and the existing columns.
-    """
-    named = declaration.named_columns
-    if not any(named.values()):
-        return
-    columns = {
-        "the changes": changes.columns,
-        "the table": _table_columns(table, declaration, changes),
-    }
-    is_exact = table.spark.conf.get("spark.sql.caseSensitive", "false") == "true"
-    for where, there in columns.items():
-        verb = "has" if where == "the table" else "have"
-        known = {name if is_exact else name.lower() for name in there}
-        for argument, names in named.items():
-            lacking = [name for name in names if (name if is_exact else name.lower()) not in known]
-            if lacking:
-                raise StatementError(
-                    f"{argument}= names {', '.join(lacking)}: no such column is in {where}, which "
-                    f"{verb} {', '.join(there)}.",
-                    table=table.path_or_name,
-                    hint=f"Correct {argument}= of the asset, or the columns of {where}.",
-                )
-
-
 def _table_columns(
     table: Table, declaration: TableDeclaration, changes: DataFrame
 ) -> Sequence[str]:
     """Return the columns of the table, or of the one that would be created."""
-    if table.exists() and not is_unwritten(there := table.snapshot()):
-        return there.schema.names
+    if table.exists() and not is_unwritten(snapshot := table.snapshot()):
+        return snapshot.schema.names
     if declaration.schema is None:
         return declaration.table_rows(changes).columns
     if isinstance(declaration.schema, str):
         return table.spark.createDataFrame([], declaration.schema).columns
     return declaration.schema.names
-
-
-def prepare_table(
-    table: Table, declaration: TableDeclaration, changes: DataFrame, description: str | None
-) -> None:
-    """Create the table if it is missing; otherwise apply the declared policy to the changes.
-
-    Args:
-        table: The asset's table.
-        declaration: How it is declared.
-        changes: What the asset's function returned.
-        description: The asset's description, which a created table gets.
-
-    Raises:
-        StatementError: The policy is strict and the changes have columns that the table lacks, or
-            their sequence has another type than the table's.
-    """
-    rows = declaration.table_rows(changes)
-    created = table.create_if_missing(
-        _created_schema(declaration, rows.schema),
-        declaration.partition_by,
-        declaration.created_properties,
-        declaration.cluster_by,
-        for_a_write=True,
-        description=description,
-    )
-    check_owner(table, declaration)  # another asset may have created it just now
-    if declaration.refuses_unknown_columns:
-        _refuse_unknown_columns(table, rows.schema)
-    elif declaration.schema_policy == "widen" and not created:
-        _enable_widening(table)
-    if declaration.sequence and not created:
-        _refuse_other_sequence(table, declaration.sequence, rows.schema)
 
 
 def _created_schema(declaration: TableDeclaration, schema: StructType) -> StructType | str:
@@ -281,43 +286,6 @@ def _enable_widening(table: Table) -> None:
 
 _BEGINNINGS = {DagsterEventType.STEP_START, DagsterEventType.STEP_RESTARTED}
 _LOOKED_AT = 100
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where a write's transaction starts.
-
-    Attributes:
-        version: The version; None for the newest version if the rows were not computed from the
-            table.
-        reads_all: Whether the rows may have been computed from all rows of that version, or only
-            from those that they replace.
-    """
-
-    version: int | None
-    reads_all: bool
-
-
-def start_of_write(
-    context: OutputContext, table: Table, *, adds_only: bool = False, predicate: str | None = None
-) -> Start:
-    """Return where the write of the asset's output starts.
-
-    Args:
-        context: The context of the asset's output.
-        table: The asset's table, which exists.
-        adds_only: Whether the write replaces no rows.
-        predicate: Which rows it replaces; None for all.
-
-    Raises:
-        CommitConflictError: Another writer created the table with rows since the function began.
-    """
-    definition = context.step_context.assets_def
-    reads_itself = definition is not None and context.asset_key in definition.dependency_keys
-    if adds_only and not reads_itself:
-        return Start(None, reads_all=False)
-    version = version_with_rows_of(table, began_ms(context))
-    return Start(version, reads_all=reads_itself or predicate is None)
 
 
 def began_ms(context: OutputContext) -> int:

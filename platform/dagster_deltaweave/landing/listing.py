@@ -1,18 +1,20 @@
 """Lists landed source partitions: directories on a local disk or on an object store.
 
 A partition is a directory, or a single file if the landing directory's partitions have a suffix. On
-a local disk, links are followed.
+a local disk, links are followed. `look_at_landing` says which deliveries are complete. The sensor's
+cursor only saves work: if it is lost, sizes have to settle again, and runs are looked up again.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import stat
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -123,11 +125,7 @@ def deliveries_on_disk(root: Path, marker: str | None, suffix: str) -> Iterator[
 
 
 def delivery_on_disk(entry: os.DirEntry[str], marker: str | None, suffix: str) -> Delivery | None:
-    """Return the delivery in a directory, or with a suffix in a file; None for the other kind.
-
-    Raises:
-        OSError: It cannot be read, or no longer exists.
-    """
+    """Return the delivery in a directory, or with a suffix in a file; None for the other kind."""
     if entry.is_dir() == bool(suffix):
         return None
     problem = problem_of_partition_key(entry.name.removesuffix(suffix))
@@ -212,11 +210,7 @@ def _measured_delivery(entry: os.DirEntry[str]) -> Delivery:
 def _files_under(
     directory: str, above: frozenset[tuple[int, int]]
 ) -> Iterator[tuple[str, os.stat_result, os.stat_result]]:
-    """Yield files and directories with their status and, for links, the link's; follow links.
-
-    Raises:
-        OSError: One of them cannot be read, or a link leads to a directory that contains it.
-    """
+    """Yield files and directories with their status and, for links, the link's; follow links."""
     status = os.stat(directory)
     inode = (status.st_dev, status.st_ino)
     if inode in above:
@@ -255,11 +249,7 @@ def list_deliveries(
     Names that begin with `.` or `_` are not partitions. On an object store all objects under the
     directory are listed, a thousand in each request.
 
-    Args:
-        directory: A path or a URI.
-        marker: Name of the file that is written last; None if sizes have to settle.
-        suffix: If it is not empty, files whose names end with it are the partitions, and the marker
-            is appended to their names.
+    `marker`: name of the file that is written last; None if sizes have to settle.
 
     Raises:
         SourceError: The directory cannot be listed.
@@ -311,7 +301,7 @@ def partition_path(
     if problem is not None:
         raise _no_directory(root, partition, problem, "Give the partition a key that is a name.")
     try:
-        name = _name(root, partition, suffix)
+        name = _entry_name(root, partition, suffix)
     except OSError as error:
         raise _no_directory(root, partition, redacted(error)) from None
     path = local_path(root)
@@ -323,7 +313,7 @@ def partition_path(
     return str(path / name)
 
 
-def _name(root: str | Path, partition: str, suffix: str) -> str:
+def _entry_name(root: str | Path, partition: str, suffix: str) -> str:
     path, name = local_path(root), f"{partition}{suffix}"
     if path is not None:
         if (path / name).exists() or not path.is_dir():
@@ -379,17 +369,10 @@ def delivery(
 ) -> Delivery | None:
     """Return the current state of a source partition in a landing directory; None without one.
 
-    Args:
-        directory: A path or a URI.
-        partition: The partition.
-        marker: Name of the file that is written last, or None for the digest of all files.
-        suffix: How the names of files end, if they are the partitions.
-
-    Raises:
-        SourceError: The directory cannot be listed.
+    `marker`: name of the file that is written last, or None for the digest of all files.
     """
     try:
-        return _one(directory, _name(directory, partition, suffix), marker, suffix)
+        return _delivery_named(directory, _entry_name(directory, partition, suffix), marker, suffix)
     except (OSError, ValueError) as error:
         raise SourceError(
             f"it cannot be listed: {redacted(error)}",
@@ -399,7 +382,9 @@ def delivery(
         ) from None
 
 
-def _one(directory: str | Path, name: str, marker: str | None, suffix: str) -> Delivery | None:
+def _delivery_named(
+    directory: str | Path, name: str, marker: str | None, suffix: str
+) -> Delivery | None:
     """Find the delivery in the directory or file with this name without looking at others."""
     path = local_path(directory)
     if path is None:
@@ -408,8 +393,8 @@ def _one(directory: str | Path, name: str, marker: str | None, suffix: str) -> D
             listed = [file for file in files if file.path.startswith(name)]
             found = _landed_files(listed, marker, suffix)
             return next((each for each in found if each.name == name), None)
-        uri, mark, query = str(directory).partition("?")
-        files = _in_store(f"{uri.rstrip('/')}/{name}{mark}{query}")
+        uri, separator, query = str(directory).partition("?")
+        files = _in_store(f"{uri.rstrip('/')}/{name}{separator}{query}")
         listed = [file._replace(path=f"{name}/{file.path}") for file in files]
         return next(iter(_landed_directories(listed, marker)), None)
     if not path.is_dir():
@@ -446,9 +431,9 @@ def _landed_files(
         elif marker is None:
             yield file_delivery(name, suffix, files_digest([file]), file.mtime_ns)
         else:
-            mark = files.get(f"{name}{marker}")
-            fingerprint = None if mark is None else str(mark.mtime_ns)
-            found = file_delivery(name, suffix, fingerprint, (mark or file).mtime_ns)
+            marker_file = files.get(f"{name}{marker}")
+            fingerprint = None if marker_file is None else str(marker_file.mtime_ns)
+            found = file_delivery(name, suffix, fingerprint, (marker_file or file).mtime_ns)
             yield replace(found, files=files_digest([file]))
 
 
@@ -470,3 +455,136 @@ def _landed_directories(listed: Iterable[ListedFile], marker: str | None) -> Ite
             written = next((file.mtime_ns for file in found if file.path == marker), None)
             fingerprint = None if written is None else str(written)
             yield Delivery(partition, fingerprint, written or changed, files=files_digest(found))
+
+
+SECOND_IN_NS = 1_000_000_000
+"""A second, in nanoseconds."""
+
+_KEPT_NAMES = 1_000
+_DIGEST_BYTES = 6
+
+
+@dataclass(frozen=True)
+class LandingCursor:
+    """What a tick recalls of the one before.
+
+    Attributes:
+        unsettled: Without a marker, partition to fingerprint of what may still grow.
+        done: Digests of groups of deliveries that are all requested.
+    """
+
+    unsettled: Mapping[str, str] = field(default_factory=dict)
+    done: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, cursor: str | None) -> LandingCursor:
+        """Return what a cursor holds; nothing if it was reset, edited or of an earlier release."""
+        try:
+            found = cls(**json.loads(cursor or "{}"))
+        except (TypeError, ValueError):
+            return cls()
+        is_sound = isinstance(found.unsettled, dict) and isinstance(found.done, list)
+        return found if is_sound and all(isinstance(each, str) for each in found.done) else cls()
+
+    def to_cursor(self) -> str:
+        """Return it as a cursor."""
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True)
+class LandingLook:
+    """What one look at a landing directory found.
+
+    Attributes:
+        complete: The deliveries that can be merged.
+        incomplete: Partitions whose delivery is not complete.
+        unsettled: Without a marker, the fingerprints of incomplete deliveries, which may still
+            change.
+        unknown: Directories that a fixed partitions definition does not know.
+        problems: Why other directories cannot be requested, by directory.
+    """
+
+    complete: Sequence[Delivery]
+    incomplete: Sequence[str]
+    unsettled: Mapping[str, str]
+    unknown: Sequence[str]
+    problems: Mapping[str, str]
+
+
+def look_at_landing(
+    found: Iterable[Delivery],
+    *,
+    marker: str | None,
+    known: frozenset[str] | None,
+    unsettled: Mapping[str, str],
+    horizon: int,
+    now: int,
+) -> LandingLook:
+    """Return which deliveries are complete, incomplete or unknown.
+
+    `marker`: name of the marker file, or None if sizes have to settle. `known`: the possible
+    partitions, or None if any partition is possible. `horizon`: deliveries up to this time have
+    settled, in ns since 1970. `now`: the time, in ns since 1970.
+    """
+    complete, incomplete, unknown = [], [], []
+    problems: dict[str, str] = {}
+    growing: dict[str, str] = {}
+    for delivery in found:
+        partition, fingerprint = delivery.partition, delivery.fingerprint
+        if delivery.problem is not None:
+            problems[delivery.name] = delivery.problem
+        elif known is not None and partition not in known:
+            unknown.append(delivery.name)
+        elif fingerprint is None or _may_be_rewritten(delivery, now):
+            incomplete.append(partition)
+        elif (
+            marker is None
+            and delivery.changed_at > horizon
+            and unsettled.get(partition) != fingerprint
+        ):
+            incomplete.append(partition)
+            growing[partition] = fingerprint
+        else:
+            complete.append(delivery)
+            if marker is None and delivery.changed_at > horizon:
+                growing[partition] = fingerprint  # it stays settled, also after this look
+    return LandingLook(
+        complete=complete,
+        incomplete=sorted(incomplete),
+        # Deliveries beyond this number wait until the horizon has passed them.
+        unsettled=dict(sorted(growing.items())[:_KEPT_NAMES]),
+        unknown=sorted(unknown),
+        problems=dict(sorted(problems.items())),
+    )
+
+
+def groups(
+    deliveries: Iterable[Delivery], described: Callable[[Delivery], str] = lambda _: ""
+) -> Iterator[tuple[str, list[Delivery]]]:
+    """Divide deliveries into groups of some hundreds, each with a digest of all that it has.
+
+    A delivery that comes or changes makes only its own group another one.
+    """
+    group: list[Delivery] = []
+    text = hashlib.sha256()
+    for delivery in deliveries:
+        group.append(delivery)
+        name = delivery.partition.encode()
+        text.update(
+            b"%b\t%b\t%b\n" % (name, str(delivery.identity).encode(), described(delivery).encode())
+        )
+        if hashlib.sha256(name).digest()[0] == 0:
+            yield text.hexdigest()[: 2 * _DIGEST_BYTES], group
+            group, text = [], hashlib.sha256()
+    if group:
+        yield text.hexdigest()[: 2 * _DIGEST_BYTES], group
+
+
+def is_whole_second(moment: int) -> bool:
+    """Return whether a time, in ns, is a whole second, as some storages keep them."""
+    return moment % SECOND_IN_NS == 0
+
+
+def _may_be_rewritten(delivery: Delivery, now: int) -> bool:
+    """Return whether a delivery that replaces this one may get the same time from the storage."""
+    return is_whole_second(delivery.changed_at) and 0 <= now - delivery.changed_at < SECOND_IN_NS

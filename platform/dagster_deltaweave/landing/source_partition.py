@@ -1,27 +1,33 @@
 """Reads a landed source partition, or raises one clear error before anything is merged.
 
-Errors in CSV and JSON name the lines that do not fit the schema.
+A run applies the delivery that its tag names, and no other one: it reads and keeps all rows, and
+checks the landing directory before and after, because another delivery may replace that one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote
 
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from dagster_deltaweave.storage import file_system
+from dagster_deltaweave.landing.listing import Delivery, delivery
+from dagster_deltaweave.partitions import DELIVERY_TAG, hidden_tag, written_tag
+from dagster_deltaweave.storage import file_system, local_path, without_query
 from deltaweave._validation import check_given_location
 from deltaweave.delta.jvm import translated
 from deltaweave.delta.log import STRICTLY
+from deltaweave.delta.scan import checkpointed
 from deltaweave.errors import NOTHING_READ, DeltaweaveError, SourceError, StatementError
 from deltaweave.identifiers import is_path, quoted
 
@@ -31,6 +37,13 @@ if TYPE_CHECKING:
 
 FILE, RECORD, PROBLEMS = "__deltaweave_file", "__deltaweave_record", "__deltaweave_problems"
 """Columns beside those of the schema, see `TextFiles.rows`."""
+
+LANDING = hidden_tag("deltaweave/landing")
+"""Run tag with its delivery as JSON: `directory`, `marker`, `suffix`, its `identity`, and `files`.
+
+`files` is the digest of all its files. It is missing if they could not be listed, without a marker
+(the identity is then that digest), and in tags of earlier releases.
+"""
 
 _LONGEST = 100_000
 """Characters of a bad row that are kept: without its line ends, a file is one row."""
@@ -88,9 +101,6 @@ class TextFiles:
     def rows(self, schemas: Mapping[str, StructType]) -> DataFrame:
         """Read all rows of the files; of those that do not fit, what could be read of them.
 
-        Args:
-            schemas: The files, each with its `schema_of`.
-
         Returns:
             The columns of the schema, and `FILE`; for a row that does not fit `RECORD`, its text,
             and `PROBLEMS`, the columns whose values do not fit, none of which is named if the row
@@ -99,7 +109,7 @@ class TextFiles:
         alike: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
         for file, schema in schemas.items():
             alike[tuple(schema.names)].append(file)
-        parts = [self._of(schemas[files[0]], files) for files in alike.values()]
+        parts = [self._rows_of_files(schemas[files[0]], files) for files in alike.values()]
         return reduce(lambda one, other: one.unionByName(other), parts)
 
     def bad_rows(self, rows: DataFrame) -> DataFrame:
@@ -118,17 +128,12 @@ class TextFiles:
         )
 
     def good_rows(self, rows: DataFrame, *, others_are_errors: bool) -> DataFrame:
-        """Select the rows that fit, with the columns of the schema.
-
-        Args:
-            rows: All rows, as `rows` returns them.
-            others_are_errors: Whether another row is an error, or left out.
-        """
+        """Select the rows that fit, with the columns of the schema."""
         columns = list(map(quoted, self.schema.names))
         otherwise = F.lit(False)
         if others_are_errors:  # files were replaced since they were looked through
-            said = F.concat(F.lit("a row does not fit the schema: "), F.col(RECORD))
-            otherwise = F.raise_error(said).cast("boolean")
+            message = F.concat(F.lit("a row does not fit the schema: "), F.col(RECORD))
+            otherwise = F.raise_error(message).cast("boolean")
         # Of JSON Spark reads the columns that are asked for, and takes a row for bad by these; and
         # it refuses to read the records alone. This names all columns, by what is never true and
         # the optimizer does not know of.
@@ -140,14 +145,14 @@ class TextFiles:
         """Describe where a bad row is and which of its values do not fit."""
         line = self._line_of(file, record)
         types = [f"column {name} ({self.schema[name].dataType.simpleString()})" for name in columns]
-        where = [_name(file), *([] if line is None else [f"line {line}"]), *types]
+        where = [_file_name(file), *([] if line is None else [f"line {line}"]), *types]
         if not types:
             wanted = "JSON object" if self.format == "json" else f"row of {len(self.schema)} values"
             where.append(f"no {wanted}")
         return f"{', '.join(where)}: {record[:_LONGEST_SHOWN]!r}"
 
-    def _of(self, schema: StructType, files: Sequence[str]) -> DataFrame:
-        reader = self._reader().schema(_with(schema, RECORD))
+    def _rows_of_files(self, schema: StructType, files: Sequence[str]) -> DataFrame:
+        reader = self._reader().schema(_with_text_column(schema, RECORD))
         ours = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": RECORD}
         if self.format == "csv":
             # With it, a row would be bad only to those who read the column that is.
@@ -176,7 +181,7 @@ class TextFiles:
         """Return the record if it does not fit this schema; else null."""
         options = {key: text for key, text in self.options.items() if key.lower() not in _OF_FILES}
         options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": RECORD}
-        whole = _with(schema, RECORD)
+        whole = _with_text_column(schema, RECORD)
         if self.format == "csv":
             return F.from_csv(F.col(RECORD), whole.toDDL(), options)[RECORD]
         return F.from_json(F.col(RECORD), whole, options)[RECORD]
@@ -201,11 +206,11 @@ class TextFiles:
         return given.get(name, otherwise).lower()
 
 
-def _with(schema: StructType, text: str) -> StructType:
+def _with_text_column(schema: StructType, text: str) -> StructType:
     return StructType([*schema.fields, StructField(text, StringType())])
 
 
-def _name(file: str) -> str:
+def _file_name(file: str) -> str:
     return unquote(file.rsplit("/", 1)[-1])
 
 
@@ -283,7 +288,7 @@ def _read_parquet(spark: SparkSession, path: str, expected: StructType, table: s
             of_file = spark.read.options(**STRICTLY)
             schemas = {file: of_file.parquet(literal_path(file)).schema for file in files}
     except DeltaweaveError as error:
-        raise _unreadable(path, table, error) from error
+        raise _unreadable_error(path, table, error) from error
     _check_schemas(path, table, expected, schemas)
     return rows
 
@@ -297,7 +302,7 @@ def _read_text(files: TextFiles, path: str, table: str, rescued: str | None) -> 
                 for file in sorted(map(unquote, found))
             }
     except DeltaweaveError as error:
-        raise _unreadable(path, table, error) from error
+        raise _unreadable_error(path, table, error) from error
     _check_schemas(path, table, files.schema, schemas)
     with translated(table, operation="reading a source partition", otherwise=SourceError):
         rows = files.rows(schemas)
@@ -306,7 +311,9 @@ def _read_text(files: TextFiles, path: str, table: str, rescued: str | None) -> 
             _put_aside(bad, path, rescued)
         elif shown := bad.limit(_SHOWN).collect():
             listed = [files.described(row.file, row.record, row.columns) for row in shown]
-            raise _error(path, table, f"has rows that do not fit its schema: {'; '.join(listed)}.")
+            raise _partition_error(
+                path, table, f"has rows that do not fit its schema: {'; '.join(listed)}."
+            )
         return files.good_rows(rows, others_are_errors=rescued is None)
 
 
@@ -336,12 +343,14 @@ def _check_schemas(
     path: str, table: str, expected: StructType, schemas: Mapping[str, StructType]
 ) -> None:
     if not schemas:
-        raise _error(path, table, "holds no file.")
+        raise _partition_error(path, table, "holds no file.")
     for file, found in schemas.items():
         differences = list(schema_differences(expected, found))
         if differences:
             name = file.rsplit("/", 1)[-1]
-            raise _error(path, table, f"has a wrong schema in {name}: {'; '.join(differences)}.")
+            raise _partition_error(
+                path, table, f"has a wrong schema in {name}: {'; '.join(differences)}."
+            )
 
 
 def schema_as_struct(schema: StructType | str) -> StructType:
@@ -375,13 +384,103 @@ def _not_taken(problem: str, table: str) -> StatementError:
     )
 
 
-def _unreadable(path: str, table: str, error: DeltaweaveError) -> SourceError:
-    return _error(path, table, f"cannot be read: {error.problem.strip().splitlines()[0]}")
+def _unreadable_error(path: str, table: str, error: DeltaweaveError) -> SourceError:
+    return _partition_error(path, table, f"cannot be read: {error.problem.strip().splitlines()[0]}")
 
 
-def _error(path: str, table: str, problem: str) -> SourceError:
+def _partition_error(path: str, table: str, problem: str) -> SourceError:
     return SourceError(
         f"the source partition {path} {problem}",
         table=table,
         hint="Land the partition again; its new delivery is then merged.",
+    )
+
+
+def landing_tag(
+    directory: str | Path, marker: str | None, found: Delivery, suffix: str = ""
+) -> dict[str, str]:
+    """Return the tag of a run for a delivery that was found in a landing directory."""
+    tag = {"directory": directory_name(directory), "marker": marker, "identity": found.identity}
+    if suffix:
+        tag["suffix"] = suffix
+    files = found.files
+    if marker is not None and files is None:
+        files = _files_digest(directory, found.name.removesuffix(suffix), suffix)
+    return {LANDING: json.dumps(tag if files is None else {**tag, "files": files})}
+
+
+def directory_name(directory: str | Path) -> str:
+    """Return the name of a landing directory in run tags."""
+    path = local_path(directory)
+    return str(directory) if path is None else str(path.absolute())
+
+
+def landing_directory(tags: Mapping[str, str]) -> str:
+    """Return the landing directory of the delivery in a run's tags; empty if they name none."""
+    try:
+        return without_query(json.loads(written_tag(tags, LANDING) or "")["directory"])
+    except (KeyError, TypeError, ValueError):  # none, or a tag that was written by hand
+        return ""
+
+
+def _files_digest(directory: str | Path, name: str, suffix: str) -> str | None:
+    try:
+        found = delivery(directory, name, None, suffix)
+    except SourceError:
+        return None  # one directory that cannot be listed must not stop the sensor's other runs
+    return found.fingerprint if found else None
+
+
+def rows_of_delivery(
+    rows: DataFrame, partition: str, tags: Mapping[str, str], *, table: str
+) -> DataFrame:
+    """Read the rows of the delivery that a run's tags name, and keep them in Spark.
+
+    If the tags do not say where the delivery landed, the rows are returned as they are: whoever
+    tags a run by hand is responsible for what it reads.
+
+    Raises:
+        SourceError: Another delivery is there now, or arrived while the rows were read.
+    """
+    if written_tag(tags, LANDING) is None:
+        return rows
+    before = _look_at_delivery(partition, tags, table)
+    with translated(table, operation="reading a delivery", otherwise=SourceError):
+        kept = checkpointed(rows)
+    if _look_at_delivery(partition, tags, table) != before:
+        raise _delivery_error(partition, tags, table, "changed while it was read")
+    return kept
+
+
+def _look_at_delivery(partition: str, tags: Mapping[str, str], table: str) -> str | None:
+    """The digest of the delivery's files; raises a SourceError if the tag names another one."""
+    landing = json.loads(written_tag(tags, LANDING) or "")
+    directory, marker, suffix = landing["directory"], landing["marker"], landing.get("suffix", "")
+    found = delivery(directory, partition, marker, suffix)
+    if found is None:
+        raise _delivery_error(partition, tags, table, f"is no longer in {directory}")
+    if found.identity != landing["identity"]:
+        raise _delivery_error(
+            partition, tags, table, "was delivered again since this run was requested"
+        )
+    all_files = delivery(directory, partition, None, suffix)
+    files = all_files.fingerprint if all_files else None
+    if files != landing.get("files", files):
+        raise _delivery_error(
+            partition, tags, table, "has other files than when this run was requested"
+        )
+    return files
+
+
+def _delivery_error(
+    partition: str, tags: Mapping[str, str], table: str, problem: str
+) -> SourceError:
+    version = written_tag(tags, DELIVERY_TAG)
+    return SourceError(
+        f"the source partition {partition} of delivery {version} {problem}.",
+        table=table,
+        operation="reading a delivery",
+        hint="The sensor requests a run for the delivery that is there once its marker is written "
+        "or its sizes have settled: leave this run as it is. Where no sensor looks, tag a new run "
+        "with that delivery.",
     )

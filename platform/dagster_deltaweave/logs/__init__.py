@@ -1,7 +1,7 @@
 """Reads the logs of Delta tables, mostly without Spark.
 
-- `delta_log`: the commits of a table, the tables below a directory, and the newest batch in a base.
-- `history`: which commit changed rows last.
+- `delta_log`: the commits of a table, which of them changed rows last, the newest batch in a base,
+  and the tables below a directory.
 - `changeset_log`: which batches of a merge-on-read table are not merged yet.
 - `held_partitions`: which partitions a table holds, and the records that say so.
 """
@@ -15,11 +15,13 @@ from dagster_deltaweave.logs.changeset_log import (
     pending_changes,
 )
 from dagster_deltaweave.logs.delta_log import (
-    DeltaLog,
     FoundTable,
     LoggedCommit,
+    LogReader,
     Position,
     find_tables,
+    last_change,
+    version_with_rows_of,
 )
 from dagster_deltaweave.logs.held_partitions import (
     NOTHING,
@@ -32,13 +34,12 @@ from dagster_deltaweave.logs.held_partitions import (
     records_of_merge,
     taken_back,
 )
-from dagster_deltaweave.logs.history import last_change, version_with_rows_of
 
 __all__ = [
     "NOTHING",
-    "DeltaLog",
     "FoundTable",
     "HeldPartitions",
+    "LogReader",
     "LoggedCommit",
     "PendingChanges",
     "Position",

@@ -92,25 +92,25 @@ def pending_changes(at: MergeOnReadLocations) -> PendingChanges | None:
         SourceError: A log cannot be read.
     """
     # The base is read first, because batches in it may be purged before the changes are read.
-    base, changes = _table(at.base), _table(at.changes)
+    base, changes = _open_table(at.base), _open_table(at.changes)
     if base is None or changes is None:
         return None
     base_id = str(base.metadata().id)
-    mark = watermark_id(base_id)
-    merged = base.transaction_version(mark)
+    watermark = watermark_id(base_id)
+    merged = base.transaction_version(watermark)
     if merged is not None:
         try:
-            merged = merged_by_commits(at.base, base.version(), mark, merged)
+            merged = merged_by_commits(at.base, base.version(), watermark, merged)
         except OSError as error:
-            raise _unreadable(at.base, error) from None
+            raise _unreadable_log_error(at.base, error) from None
     else:  # a rematerialization of an earlier release, or none
         merged = base.transaction_version(MERGED) or 0
-    files = _files(changes)
+    files = _file_actions(changes)
     numbers = [file[_BATCH] for file in files]
     return PendingChanges(
         **asdict(_batches(file for file in files if file[_BATCH] > merged)),
         newest=max(map(_time, files), default=None),
-        base_bytes=sum(file["size_bytes"] for file in _files(base)),
+        base_bytes=sum(file["size_bytes"] for file in _file_actions(base)),
         base_id=base_id,
         merged_batch=merged,
         # A clone has batches, and none of its source's transaction ids.
@@ -124,8 +124,10 @@ def batches_after(at: MergeOnReadLocations, batch: int) -> Pending:
     Raises:
         SourceError: The log cannot be read.
     """
-    changes = _table(at.changes)
-    return _batches(file for file in (_files(changes) if changes else []) if file[_BATCH] > batch)
+    changes = _open_table(at.changes)
+    return _batches(
+        file for file in (_file_actions(changes) if changes else []) if file[_BATCH] > batch
+    )
 
 
 def number_metadata(values: dict[str, int | float | None]) -> dict[str, MetadataValue]:
@@ -147,7 +149,7 @@ def _batches(files: Iterable[dict[str, Any]]) -> Pending:
     )
 
 
-def _table(location: str) -> DeltaTable | None:
+def _open_table(location: str) -> DeltaTable | None:
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -164,10 +166,10 @@ def _table(location: str) -> DeltaTable | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise _unreadable(location, error) from None
+        raise _unreadable_log_error(location, error) from None
 
 
-def _unreadable(location: str, error: Exception) -> SourceError:
+def _unreadable_log_error(location: str, error: Exception) -> SourceError:
     return SourceError(
         f"its log cannot be read: {redacted(error)}",
         table=location,
@@ -176,7 +178,7 @@ def _unreadable(location: str, error: Exception) -> SourceError:
     )
 
 
-def _files(table: DeltaTable) -> list[dict[str, Any]]:
+def _file_actions(table: DeltaTable) -> list[dict[str, Any]]:
     import pyarrow as pa
 
     actions = pa.table(table.get_add_actions(flatten=True))
@@ -188,9 +190,9 @@ def _files(table: DeltaTable) -> list[dict[str, Any]]:
 
 def _time(file: dict[str, Any]) -> datetime:
     """Return when a file's rows came, which does not change when upkeep rewrites files."""
-    came: datetime | None = file.get(_INGESTED)
-    if came is not None:
-        return came
+    ingested_at: datetime | None = file.get(_INGESTED)
+    if ingested_at is not None:
+        return ingested_at
     return datetime.fromtimestamp(file["modification_time"] / 1000, timezone.utc)
 
 

@@ -1,8 +1,8 @@
 """The commits of a Delta table, read from its log without Spark, and the tables in a directory.
 
 Only commits after a known version are read, one by one, so that a look at a table of a million
-files costs a few small reads. Delta's protocol (sections "Delta Log Entries" and "Commit Provenance
-Information") says what commits contain.
+files costs a few small reads. `last_change` and `version_with_rows_of` use Spark instead: they find
+the commits that changed rows, which upkeep does not.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_deltaweave.storage import file_system, local_path, redacted, without_query
 from deltaweave.changes.commit_lines import applied_in_line
+from deltaweave.delta.commit import made_unwritten
 from deltaweave.delta.log import (
     Commit,
     FileChanges,
@@ -25,10 +27,14 @@ from deltaweave.delta.log import (
     file_changes_from,
     newest_checkpoint,
 )
-from deltaweave.errors import SourceError
+from deltaweave.errors import CommitConflictError, SourceError
+from deltaweave.identifiers import table_name
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
+    from pyspark.sql import Row
+
+    from deltaweave import Table
 
 
 _AT_ONCE = 16
@@ -65,7 +71,7 @@ class LoggedCommit:
             as OPTIMIZE, or that touches no file does not.
         partitions: Partition values, by column, of the files that added or removed rows. For a
             table with column mapping, columns have their physical names; see
-            `DeltaLog.with_column_names`.
+            `LogReader.with_column_names`.
     """
 
     position: Position
@@ -82,7 +88,7 @@ class LoggedCommit:
         return self.position.version
 
 
-class DeltaLog:
+class LogReader:
     """The log of the table at a location, a path or a URI.
 
     Its methods raise an OSError if the storage cannot be read, and a ValueError if a file is not a
@@ -96,10 +102,6 @@ class DeltaLog:
     def after(self, position: Position, limit: int | None = None) -> list[LoggedCommit] | None:
         """Return the commits after a position, oldest first.
 
-        Args:
-            position: The position of a commit that was seen before.
-            limit: How many at most; hardly more are read.
-
         Returns:
             The commits; None if the log does not continue from there: the table was recreated, or
             the log retention removed the commits in between.
@@ -107,7 +109,7 @@ class DeltaLog:
         holds = self.holds(position)
         if holds is False:
             return None
-        commits = list(islice(self._from(position.version + 1), limit))
+        commits = list(islice(self._commits_from(position.version + 1), limit))
         # Delta never cleans up the newest commit, so a commit that is gone has successors.
         return None if holds is None and not commits else commits
 
@@ -122,7 +124,7 @@ class DeltaLog:
     def all(self, limit: int | None = None) -> list[LoggedCommit]:
         """Return the commits that the log still holds, oldest first; none if there is no table."""
         versions = self._versions()
-        return list(islice(self._from(versions[0]), limit)) if versions else []
+        return list(islice(self._commits_from(versions[0]), limit)) if versions else []
 
     def newest_first(self) -> Iterator[LoggedCommit]:
         """Yield the commits that the log still holds, newest first."""
@@ -139,7 +141,7 @@ class DeltaLog:
     def _as_written(self, version: int) -> LoggedCommit | None:
         """Return the commit of a version, with the time 0 if its writer gave none."""
         name = f"{version:020}.json"
-        text = self._read(name)
+        text = self._read_file(name)
         if text is None:
             return None
         try:
@@ -177,8 +179,8 @@ class DeltaLog:
         checkpoint, names = self._newest_checkpoint()
         since = [each for each in self._versions() if each > checkpoint]
         with ThreadPoolExecutor(_AT_ONCE) as readers:
-            texts = readers.map(self._read, [f"{each:020}.json" for each in reversed(since)])
-            found = [_metadata(text) for text in texts if text is not None]
+            texts = readers.map(self._read_file, [f"{each:020}.json" for each in reversed(since)])
+            found = [_metadata_in_commit(text) for text in texts if text is not None]
         found += [self._metadata_in(name) for name in names]
         return next((each for each in found if each is not None), None)
 
@@ -190,8 +192,8 @@ class DeltaLog:
 
     def _metadata_in(self, checkpoint: str) -> Mapping[str, Any] | None:
         if checkpoint.endswith(".json"):
-            text = self._read(checkpoint)
-            return None if text is None else _metadata(text)
+            text = self._read_file(checkpoint)
+            return None if text is None else _metadata_in_commit(text)
         import pyarrow as pa
 
         with self._store.open_input_file(f"{self._directory}/{checkpoint}") as file:
@@ -205,7 +207,7 @@ class DeltaLog:
         except OSError as error:
             raise ValueError(f"{checkpoint} is damaged ({error})") from None
 
-    def _from(self, version: int) -> Iterator[LoggedCommit]:
+    def _commits_from(self, version: int) -> Iterator[LoggedCommit]:
         """Yield the commits from a version on; several are read at a time."""
         with ThreadPoolExecutor(_AT_ONCE) as readers:
             # The first one is read alone, because usually there is none.
@@ -243,7 +245,7 @@ class DeltaLog:
         )
         return versions[first:]
 
-    def _read(self, name: str) -> bytes | None:
+    def _read_file(self, name: str) -> bytes | None:
         try:
             with self._store.open_input_stream(f"{self._directory}/{name}") as stream:
                 content: bytes = stream.read()
@@ -270,7 +272,7 @@ def _metadata_of_checkpoint(file: Any) -> Mapping[str, Any] | None:
     return next((each for each in column.drop_null().to_pylist()), None)
 
 
-def _metadata(text: bytes) -> Mapping[str, Any] | None:
+def _metadata_in_commit(text: bytes) -> Mapping[str, Any] | None:
     """Return the `metaData` action among the actions of a commit or checkpoint."""
     for line in text.split(b"\n"):
         if b'"metaData"' in line:
@@ -338,11 +340,6 @@ def find_tables(
     Directories inside of a table are not looked at, nor are those whose name begins with `.` or
     `_`. A table whose log cannot be understood is left out, with a warning in the log.
 
-    Args:
-        root: A path or a URI.
-        levels: How many directories a table is away from the root, at most.
-        is_excluded: Whether a directory is not looked at, by the names from the root to it.
-
     Raises:
         SourceError: The root does not exist, or the storage or a log cannot be read, also because
             it was removed meanwhile. A part of the tables is never taken for all of them.
@@ -355,8 +352,8 @@ def find_tables(
     try:
         return [
             table
-            for place, path in _below(store, base, start, (), levels, is_excluded)
-            if (table := _described(place, path, query)) is not None
+            for directory, path in _logs_below(store, base, start, (), levels, is_excluded)
+            if (table := _described(directory, path, query)) is not None
         ]
     except OSError as error:
         raise SourceError(
@@ -368,7 +365,7 @@ def find_tables(
         ) from None
 
 
-def _below(
+def _logs_below(
     store: FileSystem,
     directory: str,
     location: str,
@@ -387,8 +384,10 @@ def _below(
         for name in names:
             inner = (*path, name)
             if not name.startswith((".", "_")) and not is_excluded(inner):
-                place = f"{location.rstrip('/')}/{name}"
-                yield from _below(store, f"{directory}/{name}", place, inner, levels, is_excluded)
+                below = f"{location.rstrip('/')}/{name}"
+                yield from _logs_below(
+                    store, f"{directory}/{name}", below, inner, levels, is_excluded
+                )
 
 
 def _described(location: str, path: tuple[str, ...], query: str) -> FoundTable | None:
@@ -396,7 +395,7 @@ def _described(location: str, path: tuple[str, ...], query: str) -> FoundTable |
         _logger.warning("%s is a table itself: look in the directory above it.", location)
         return None
     try:
-        metadata = DeltaLog(location + query).metadata() or {}
+        metadata = LogReader(location + query).metadata() or {}
         schema, description = metadata.get("schemaString"), metadata.get("description")
     except OSError:
         raise
@@ -408,21 +407,12 @@ def _described(location: str, path: tuple[str, ...], query: str) -> FoundTable |
     return FoundTable(path, location, schema, description or None)
 
 
-def merged_by_commits(location: str, version: int, mark: str, marked: int) -> int:
+def merged_by_commits(location: str, version: int, watermark: str, batch: int) -> int:
     """Return the newest batch in a version of a base.
 
     Batches count as pending if log cleanup deleted the commits that say what a RESTORE left.
-
-    Args:
-        location: Where the base is.
-        version: The version.
-        mark: The application id whose version is the newest merged batch.
-        marked: That version. It counts if the log has no RESTORE.
-
-    Raises:
-        OSError: A commit cannot be read.
     """
-    return applied_in_line(LogAt(location), version, mark, marked).version or 0
+    return applied_in_line(LogAt(location), version, watermark, batch).version or 0
 
 
 @dataclass(frozen=True)
@@ -455,3 +445,146 @@ class LogAt:
         except FileNotFoundError:
             return None
         return [json.loads(line) for line in lines if any(kind in line for kind in kinds)]
+
+
+SAME_ROWS = frozenset(
+    {
+        "ADD CONSTRAINT",
+        "CLUSTER BY",
+        "COMPUTE STATS",
+        "DOMAIN METADATA CLEANUP",
+        "DROP CONSTRAINT",
+        "DROP FEATURE",
+        "OPTIMIZE",
+        "REORG",
+        "ROW TRACKING BACKFILL",
+        "ROW TRACKING UNBACKFILL",
+        "SET TBLPROPERTIES",
+        "UNSET TBLPROPERTIES",
+        "UPGRADE PROTOCOL",
+        "VACUUM END",
+        "VACUUM START",
+    }
+)
+"""Operations in Delta's history that leave the table's rows as they were."""
+
+_CREATED_EMPTY = "CREATE TABLE"
+_CHANGED = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
+_AT_FIRST = 100
+"""How many commits are read at first; each is a file of the log."""
+
+
+@dataclass(frozen=True)
+class LastChange:
+    """The last commit that changed a table's rows, as far as its log shows.
+
+    Attributes:
+        version: The version that it made.
+        committed_at: When, in UTC.
+        is_in_log: Whether the log still holds it. If all commits in the log left the rows as they
+            were, this is the oldest of them, and the change is at least that old.
+        newest: The newest version that was read: it has the rows of `version`.
+    """
+
+    version: int
+    committed_at: datetime
+    is_in_log: bool
+    newest: int
+
+
+def last_change(table: Table) -> LastChange:
+    """Return the newest commit of a table that may have changed its rows.
+
+    Raises:
+        DeltaweaveError: There is no table.
+    """
+    table.version()  # raises an error with the table's name if there is none
+    for commits, is_all in _growing_pages(table):
+        for commit in commits:
+            if not _left_rows(commit):
+                return _change(commit, commits, is_in_log=True)
+        if is_all:
+            return _change(commits[-1], commits, is_in_log=False)
+    raise AssertionError("the last commits are all of them")
+
+
+def version_with_rows_of(table: Table, time_ms: int) -> int:
+    """Return the newest version with the rows that the table had at a time.
+
+    It is later than the version of that time if the commits since then left the rows as they were.
+    If the newest version is not later than the time, this needs no Spark job. A commit counts as
+    later if the storage may have rounded its time down to the second.
+
+    `time_ms`: the time, in ms since 1970.
+
+    Raises:
+        CommitConflictError: There was no table then, and the commit that created it added rows.
+        DeltaweaveError: There is no table.
+    """
+    newest = table.snapshot()
+    if _latest(newest.committed_at_ms) <= time_ms:
+        return newest.version
+    commits: list[Row] = []
+    for commits, _ in _growing_pages(table):
+        if _latest(commits[-1].ms) <= time_ms:
+            break
+    since = [each for each in commits if _latest(each.ms) > time_ms]
+    seen: int = since[-1].version - 1 if since else newest.version
+    for commit in reversed(since):
+        if seen == -1 and commit.operation != _CREATED_EMPTY:
+            raise _created_meanwhile(table, commit)
+        if seen != -1 and not _left_rows(commit):
+            break
+        seen = commit.version
+    return seen
+
+
+def _latest(ms: int) -> int:
+    """Return the latest possible time of a commit: object stores keep only whole seconds."""
+    return ms + 999 if ms % 1000 == 0 else ms
+
+
+def _created_meanwhile(table: Table, commit: Row) -> CommitConflictError:
+    return CommitConflictError(
+        f"another writer created the table with rows in the meantime, by {commit.operation}.",
+        table=table.path_or_name,
+        operation="writing",
+        version=commit.version,
+        hint="Run it again: it will see these rows.",
+    )
+
+
+def _growing_pages(table: Table) -> Iterator[tuple[list[Row], bool]]:
+    """Yield the newest commits, ten times as many in each step, and whether they are all."""
+    limit = _AT_FIRST
+    while True:
+        commits = _newest_commits(table, limit)
+        is_all = len(commits) < limit
+        yield commits, is_all
+        if is_all:
+            return
+        limit *= 10  # each step reads again at most a tenth of its commits
+
+
+def _newest_commits(table: Table, limit: int) -> list[Row]:
+    history = table.spark.sql(f"DESCRIBE HISTORY {table_name(table.path_or_name)} LIMIT {limit}")
+    # In ms, because Spark returns timestamps in local time, where one hour a year is ambiguous.
+    moment = "unix_millis(timestamp) AS ms"
+    properties = "operationParameters['properties'] AS properties"
+    columns = ("version", moment, "operation", "operationMetrics", properties)
+    return history.selectExpr(*columns).collect()
+
+
+def _change(commit: Row, commits: list[Row], *, is_in_log: bool) -> LastChange:
+    committed_at = datetime.fromtimestamp(commit.ms / 1000, timezone.utc)
+    return LastChange(commit.version, committed_at, is_in_log, commits[0].version)
+
+
+def _left_rows(commit: Row) -> bool:
+    """Return whether a commit left the rows as they were, e.g. with an idempotency pair alone."""
+    if commit.operation == "MERGE":
+        metrics: Mapping[str, str] = commit.operationMetrics or {}
+        return all(metrics.get(name) == "0" for name in _CHANGED)
+    return commit.operation in SAME_ROWS or made_unwritten(
+        commit.version, commit.operation, commit.properties
+    )

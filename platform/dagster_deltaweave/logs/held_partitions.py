@@ -1,18 +1,8 @@
 """Which partitions a table holds, by the record that each merge commits; read without Spark.
 
-Every commit that a run makes of its partitions records them as application ids of the Delta
-protocol (section "Transaction Identifiers"). A checkpoint keeps one short row for each partition:
-
-| application id | version |
-| --- | --- |
-| `deltaweave/merged/<table>/<asset>#<partition>` | what was merged of it: see `record_of` |
-| the same, a tab, and `<directory>` | the same, of a delivery in that landing directory |
-| `deltaweave/merged/<table>/<asset>` | up to this version, RESTOREs were looked for |
-
-`<directory>` is a digest, because the same partition may land in several directories for one asset.
-`<table>` is the beginning of the table's id, so a recreated table holds nothing. RESTORE
-leaves application ids as they are, and so does REPLACE. So the next run commits -1 for partitions
-that one of them took back, and a reader looks at the commits since the last run's alone.
+RESTORE and REPLACE leave application ids as they are. So the next run commits -1 for partitions
+that one of them took back, and a reader looks at the commits since the last run's alone
+(`docs/internals/transaction-ids.md`).
 """
 
 from __future__ import annotations
@@ -83,9 +73,8 @@ def recorded_name(partition: str, directory: str) -> str:
 def record_of(delivery: str | None, created_ns: int) -> int:
     """Return the version that records a merged partition.
 
-    Args:
-        delivery: Identifies the delivery that the run applied; None for whatever had landed.
-        created_ns: When the run was created, so before it read anything, in ns since 1970.
+    `delivery`: identifies the delivery that the run applied; None for whatever had landed.
+    `created_ns`: when the run was created, so before it read anything, in ns since 1970.
 
     Returns:
         From 2^62 on, a digest of the delivery; below that, the time.
@@ -98,10 +87,7 @@ def record_of(delivery: str | None, created_ns: int) -> int:
 def holds_delivery(record: int, delivery: str, changed_at: int) -> bool:
     """Return whether what was recorded of a partition includes a delivery.
 
-    Args:
-        record: What was recorded.
-        delivery: Identifies the delivery.
-        changed_at: When the storage last saw it change, in ns since 1970.
+    `changed_at`: when the storage last saw it change, in ns since 1970.
     """
     return record == record_of(delivery, 0) if record >= _OF_DELIVERY else changed_at < record
 
@@ -131,13 +117,8 @@ def records_of_merge(
 ) -> dict[str, int]:
     """Return the application ids and versions that a commit adds to record merged partitions.
 
-    Args:
-        log: The log of the table.
-        version: The version that the commit continues.
-        records: The application id of the asset's records.
-        merged: Partition, by `recorded_name`, to what is recorded of it.
-        looked: The version that the table holds of `records`; None for none.
-        order: The application id of the order of the asset's partitions; None for none.
+    `looked`: the version that the table holds of `records`; None for none. `order`: the application
+    id of the order of the asset's partitions; None for none.
     """
     prefixes = tuple(f"{each}#" for each in (records, order) if each is not None)
     return {
@@ -156,21 +137,21 @@ def merged_partitions(location: str, asset: AssetKey) -> HeldPartitions | None:
     """
     store, base = file_system(location)
     directory = f"{base}/_delta_log"
-    version, table_id, applied = _log(store, directory)
+    version, table_id, applied = _read_log(store, directory)
     if table_id is None:
         return None
     records = records_id(table_id, asset)
-    marks = f"{records}#", f"{order_id(asset)}#"
+    prefixes = f"{records}#", f"{order_id(asset)}#"
     back = set[str]()
     if records in applied:
-        back = taken_back(LogAt(location), version, records, marks, looked=applied[records])
+        back = taken_back(LogAt(location), version, records, prefixes, looked=applied[records])
     held, order = (
         {
-            name.removeprefix(mark): number
+            name.removeprefix(prefix): number
             for name, number in applied.items()
-            if name.startswith(mark) and number >= least and name not in back
+            if name.startswith(prefix) and number >= least and name not in back
         }
-        for mark, least in zip(marks, (1, 0), strict=True)
+        for prefix, least in zip(prefixes, (1, 0), strict=True)
     )
     return HeldPartitions(held, order)
 
@@ -183,12 +164,7 @@ def taken_back(
     Where the log does not show to which version a RESTORE went, all that it still holds counts as
     undone: a partition is then merged again, and none is lost.
 
-    Args:
-        log: The log of the table.
-        version: The version that it has.
-        records: The application id of the asset's records.
-        prefix: What the wanted application ids begin with.
-        looked: The version that the table holds of `records`; None for none.
+    `looked`: the version that the table holds of `records`; None for none.
     """
     back, again = set[str](), set[str]()
     until, at = -1, version
@@ -202,13 +178,13 @@ def taken_back(
         if commit.operation != RESTORED and not begins_anew(commit):
             continue
         before = None if begins_anew(commit) else version_before(log, commit)
-        undone = _between(log, before, commit.version)
+        undone = _undone_ids(log, before, commit.version)
         back.update(each for each in undone if each.startswith(prefix) and each not in again)
         at = -1 if before is None else before
     return back
 
 
-def _between(log: Log, before: int | None, restored: int) -> Iterator[str]:
+def _undone_ids(log: Log, before: int | None, restored: int) -> Iterator[str]:
     """Yield the application ids of the undone commits, newest first."""
     for version in range(restored - 1, -1 if before is None else before, -1):
         commit = log.commit(version)
@@ -217,7 +193,7 @@ def _between(log: Log, before: int | None, restored: int) -> Iterator[str]:
         yield from commit.applied
 
 
-def _log(store: FileSystem, directory: str) -> tuple[int, str | None, dict[str, int]]:
+def _read_log(store: FileSystem, directory: str) -> tuple[int, str | None, dict[str, int]]:
     """Return the newest version of a table, its id, and the version of each application id."""
     from pyarrow.fs import FileSelector
 
@@ -230,14 +206,14 @@ def _log(store: FileSystem, directory: str) -> tuple[int, str | None, dict[str, 
     )
     since = [name for name in names if int(name[:-5]) > checkpoint]
     with ThreadPoolExecutor(_AT_ONCE) as readers:
-        found = [_in_checkpoint(store, f"{directory}/{name}") for name in files]
-        found += readers.map(lambda name: _in_lines(store, f"{directory}/{name}"), since)
+        found = [_read_checkpoint(store, f"{directory}/{name}") for name in files]
+        found += readers.map(lambda name: _read_lines(store, f"{directory}/{name}"), since)
     ids = [table_id for table_id, _ in found if table_id is not None]
-    applied = {name: record for _, pairs in found for name, record in pairs.items()}
+    applied = {name: record for _, versions in found for name, record in versions.items()}
     return (int(since[-1][:-5]) if since else checkpoint), (ids[-1] if ids else None), applied
 
 
-def _in_lines(store: FileSystem, path: str) -> tuple[str | None, dict[str, int]]:
+def _read_lines(store: FileSystem, path: str) -> tuple[str | None, dict[str, int]]:
     """Read the table's id, if a commit or JSON checkpoint has it, and its application ids."""
     table_id: str | None = None
     applied: dict[str, int] = {}
@@ -254,9 +230,9 @@ def _in_lines(store: FileSystem, path: str) -> tuple[str | None, dict[str, int]]
     return table_id, applied
 
 
-def _in_checkpoint(store: FileSystem, path: str) -> tuple[str | None, dict[str, int]]:
+def _read_checkpoint(store: FileSystem, path: str) -> tuple[str | None, dict[str, int]]:
     if path.endswith(".json"):
-        return _in_lines(store, path)
+        return _read_lines(store, path)
     from pyarrow import parquet
 
     with store.open_input_file(path) as file:
@@ -270,5 +246,5 @@ def _in_checkpoint(store: FileSystem, path: str) -> tuple[str | None, dict[str, 
         for kind in wanted
     }
     ids = of_kind["metaData"][0].to_pylist() if of_kind["metaData"] else []
-    pairs = [each.to_pylist() for each in of_kind["txn"]] or [[], []]
-    return (ids[0] if ids else None), dict(zip(*pairs, strict=True))
+    names_and_versions = [each.to_pylist() for each in of_kind["txn"]] or [[], []]
+    return (ids[0] if ids else None), dict(zip(*names_and_versions, strict=True))

@@ -51,12 +51,12 @@ def latencies(instance: DagsterInstance, last: int = 10) -> Iterator[Latency]:
     """Yield the latency of each of the last successful runs that merged, the latest run first."""
     successful = RunsFilter(statuses=[DagsterRunStatus.SUCCESS])
     for run in instance.get_runs(successful, limit=last):
-        latency = _of_run(instance.all_logs(run.run_id))
+        latency = _latency_of_run(instance.all_logs(run.run_id))
         if latency is not None:
             yield latency
 
 
-def _of_run(events: Iterable[EventLogEntry]) -> Latency | None:
+def _latency_of_run(events: Iterable[EventLogEntry]) -> Latency | None:
     at: dict[DagsterEventType, float] = {}
     returned: dict[str | None, float] = {}
     committed: dict[str | None, float] = {}

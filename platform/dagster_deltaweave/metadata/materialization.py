@@ -1,15 +1,8 @@
 """Records a materialization in Dagster: metadata, observations, lineage and a data version.
 
 For the lineage of columns, the engine traces each value back to the columns of the files from which
-it was read (`delta/lineage`). The location of these files identifies the asset:
-
-1. Files of an upstream's table (its declared location, or the IO manager's root and the asset key),
-   or below the `dagster/uri` in an upstream's definition, belong to that upstream.
-2. All other files belong to the upstream without a known location, if there is exactly one, because
-   an asset reads what it declares. With several, these columns have no lineage.
-
-Rows that were created in Python or on the driver have no lineage. The lineage that is shown is
-correct, but it may be incomplete.
+it was read; `docs/internals/outputs.md` says to which asset files belong. The lineage that is shown
+is correct, but it may be incomplete.
 """
 
 from __future__ import annotations
@@ -39,7 +32,7 @@ from dagster_deltaweave.dagster_private import (
 from dagster_deltaweave.logs import last_change
 from dagster_deltaweave.metadata import metadata_entries
 from dagster_deltaweave.metadata.metadata_entries import merge_observation, statement_metadata
-from dagster_deltaweave.tables import MergeOnReadDeclaration, table_place
+from dagster_deltaweave.tables import MergeOnReadDeclaration, table_location
 from deltaweave.errors import DeltaweaveError
 from deltaweave.identifiers import quoted, table_name
 
@@ -61,16 +54,6 @@ def merge_lineage(
     """Return the column lineage of merging these changes into the asset's table, if it is known.
 
     The statement is analyzed once more; no row is read.
-
-    Args:
-        context: The context of the asset's output.
-        tables: The IO manager that knows where the tables of upstream assets are.
-        table: The asset's table.
-        changes: The rows that are merged.
-        statement: The MERGE text over the name of a view of the changes.
-
-    Raises:
-        DeltaweaveError: The statement can no longer be resolved.
     """
     from deltaweave.delta.statement import origins, parse_statement, resolve
 
@@ -81,7 +64,7 @@ def merge_lineage(
         of_columns = origins(resolve(parse_statement(spark, statement(view))))
     finally:
         spark.catalog.dropTempView(view)
-    return table_lineage(of_columns, upstream_places(context, tables), table.location())
+    return table_lineage(of_columns, upstream_locations(context, tables), table.location())
 
 
 def insert_of_events(table: Table, events: DataFrame) -> Callable[[str], str]:
@@ -101,19 +84,19 @@ def insert_of_events(table: Table, events: DataFrame) -> Callable[[str], str]:
 
 
 def table_lineage(
-    origins: Mapping[str, Collection[Origin]], places: Mapping[AssetKey, str | None], own_place: str
+    origins: Mapping[str, Collection[Origin]],
+    locations: Mapping[AssetKey, str | None],
+    own_location: str,
 ) -> TableColumnLineage | None:
     """Build Dagster's column lineage, by the rules above.
 
-    Args:
-        origins: For each column of the table, the stored columns from which its values come.
-        places: For each upstream, the location of its data, or None if it is unknown.
-        own_place: The location of the table itself; a table is not its own upstream.
+    `locations`: for each upstream, the location of its data, or None if it is unknown.
     """
     deps: dict[str, list[TableColumnDep]] = {}
     for column, stored in origins.items():
         assets = {
-            (_asset_at(each.location, places, own_place), each.column) for each in sorted(stored)
+            (_asset_at(each.location, locations, own_location), each.column)
+            for each in sorted(stored)
         }
         found = [TableColumnDep(asset, name) for asset, name in assets if asset is not None]
         if found:
@@ -121,40 +104,40 @@ def table_lineage(
     return TableColumnLineage(deps) if deps else None
 
 
-def upstream_places(context: OutputContext, tables: TableLocator) -> dict[AssetKey, str | None]:
+def upstream_locations(context: OutputContext, tables: TableLocator) -> dict[AssetKey, str | None]:
     """Return the location of each upstream's data, as far as it is known."""
     assets = context.step_context.job_def.asset_layer
-    places: dict[AssetKey, str | None] = {}
+    locations: dict[AssetKey, str | None] = {}
     for key in assets.get(context.asset_key).parent_keys - {context.asset_key}:
         metadata = assets.get(key).metadata
         uri = metadata.get("dagster/uri")
-        places[key] = uri.value if isinstance(uri, MetadataValue) else uri
+        locations[key] = uri.value if isinstance(uri, MetadataValue) else uri
         try:
-            place = table_place(metadata, asset=key.to_user_string())
-            if not tables.is_known(place):
+            declared = table_location(metadata, asset=key.to_user_string())
+            if not tables.is_known(declared):
                 continue
-            upstream = tables.table(key, place)
+            upstream = tables.table(key, declared)
             if upstream.exists():
-                places[key] = upstream.location()
+                locations[key] = upstream.location()
         except DeltaweaveError:
-            continue  # its key is no place for a table, its name is that of a view, …
-    return places
+            continue  # its key cannot be a location, its name is that of a view, …
+    return locations
 
 
 def _asset_at(
-    location: str, places: Mapping[AssetKey, str | None], own_place: str
+    location: str, locations: Mapping[AssetKey, str | None], own_location: str
 ) -> AssetKey | None:
-    if _is_within(location, own_place):
+    if _is_within(location, own_location):
         return None
-    for key, place in places.items():
-        if place is not None and _is_within(location, place):
+    for key, directory in locations.items():
+        if directory is not None and _is_within(location, directory):
             return key
-    elsewhere = [key for key, place in places.items() if place is None]
+    elsewhere = [key for key, directory in locations.items() if directory is None]
     return elsewhere[0] if len(elsewhere) == 1 else None
 
 
-def _is_within(location: str, place: str) -> bool:
-    return f"{_as_uri(location)}/".startswith(f"{_as_uri(place)}/")
+def _is_within(location: str, directory: str) -> bool:
+    return f"{_as_uri(location)}/".startswith(f"{_as_uri(directory)}/")
 
 
 def _as_uri(path: str) -> str:
@@ -175,15 +158,7 @@ def record_merge(
 ) -> dict[str, Any]:
     """Observe a merge, and give the asset's materialization its data version.
 
-    Args:
-        context: The context of the asset's output.
-        tables: The IO manager that holds the tables of the asset and its upstreams.
-        table: The asset's table.
-        changes: What was merged.
-        partitions: The run's partitions.
-        statement: The MERGE text over the name of the changes; None if there was none.
-        result: What the merge reports.
-        plan: The plan of the merge, if it was requested.
+    `statement`: the MERGE text over the name of the changes; None if there was none.
 
     Returns:
         The metadata of the materialization, in addition to that of the table.
@@ -227,14 +202,7 @@ def record_write(
 ) -> dict[str, Any]:
     """Observe a write without a merge, and give the materialization its data version.
 
-    Args:
-        context: The context of the asset's output.
-        table: The asset's table.
-        written: What the write reports.
-        how: The mode of writing, for people.
-        predicate: The rows that were replaced; None for all or none.
-        partitions: The run's partitions.
-        is_of_partitions: Whether these rows are those of the partitions.
+    `predicate`: the rows that were replaced; None for all or none.
 
     Returns:
         The metadata of the materialization, in addition to that of the table.
@@ -346,12 +314,6 @@ def keep_view_fresh(
     Dagster shows an asset as stale if it was materialized with another version of an upstream. But
     the base's new version holds what the view read from the changes before, so the view's own data
     version stays. A view that was never materialized is left as it is.
-
-    Args:
-        context: The run that rematerialized the base.
-        declaration: The declaration of the base.
-        base_version: The data version that the base now gets.
-        metadata: What is pending now.
     """
     event = context.instance.get_latest_materialization_event(declaration.view)
     before = event.asset_materialization if event else None

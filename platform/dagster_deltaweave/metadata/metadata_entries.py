@@ -1,12 +1,8 @@
 """The metadata that Dagster shows for a merge: its own table metadata, and `merge/…` numbers.
 
 Dagster shows entries in their order and draws a plot of each number. So what matters comes first,
-the numbers that people follow are flat, and all others are rows of one table (`merge/metrics`). A
-number that can differ between merges of a table is recorded by each, also if it is zero.
-
-An observation records a merge as soon as it returns, in sentences: a summary, and a line for each
-phase. Its time is that of the commit, to some milliseconds (`latency`). The materialization follows
-with the numbers, which are not repeated.
+and the numbers that people follow are flat. A number that can differ between merges of a table is
+recorded by each, also if it is zero.
 """
 
 from __future__ import annotations
@@ -76,7 +72,7 @@ def summary(result: MergeResult) -> str:
     parts = [
         f"{_changed_rows(result)}.",
         f"{_skipped_files(result)}{_touched_files(result)}.",
-        *_repeated(result),
+        *_repeated_keys_lines(result),
         f"{seconds:.1f} s.",
     ]
     return " ".join(parts)
@@ -141,11 +137,13 @@ def _touched_files(result: MergeResult) -> str:
     if result.strategy == "builtin":
         return ""
     metrics = result.metrics
-    marked = metrics.num_target_deletion_vectors_added + metrics.num_target_deletion_vectors_updated
-    return f", {marked:,} marked, {metrics.num_target_files_removed:,} rewritten"
+    num_vectors = (
+        metrics.num_target_deletion_vectors_added + metrics.num_target_deletion_vectors_updated
+    )
+    return f", {num_vectors:,} marked, {metrics.num_target_files_removed:,} rewritten"
 
 
-def _repeated(result: MergeResult) -> Iterator[str]:
+def _repeated_keys_lines(result: MergeResult) -> Iterator[str]:
     """Yield a sentence for each retry of the merge or its commit."""
     if result.attempts > 1:
         yield f"Ran {result.attempts} times, since executors died."
@@ -209,10 +207,7 @@ def merge_observation(
 ) -> AssetObservation:
     """Build the observation of a merge: what it did, and `merge/phases`, a table of its phases.
 
-    Args:
-        asset_key: The asset of the merge's target.
-        partition: The partition that was merged, or None if it was none or several.
-        result: What the merge reports.
+    `partition`: the partition that was merged, or None if it was none or several.
     """
     records = [
         TableRecord({"phase": each.phase, "what it did": each.did, "seconds": each.seconds})
@@ -320,10 +315,8 @@ def in_order(of_run: Mapping[str, object], of_table: Mapping[str, object]) -> di
 def always_zero(table: Table, statement: str | None) -> set[str]:
     """Return the counts that are zero in each merge of this table with this statement.
 
-    Args:
-        table: The target.
-        statement: The MERGE text; None for change events, which are applied by other clauses than
-            WHEN NOT MATCHED BY SOURCE.
+    `statement`: the MERGE text; None for change events, which are applied by other clauses than
+    WHEN NOT MATCHED BY SOURCE.
     """
     snapshot = table.snapshot()
     zero: set[str] = set()
@@ -361,11 +354,6 @@ def merge_metadata(result: MergeResult, unused: Collection[str] = ()) -> dict[st
     - `merge/attempts`: how often the merge ran; more than once if executors died.
     - `merge/commit_attempts`, `merge/files_redone`: how often it tried to commit (more than once if
       other commits won), and the touched files that were therefore written again.
-
-    Args:
-        result: What the merge reports.
-        unused: Counts that are left out if they are zero, since they are so in each merge
-            (`always_zero`).
     """
     metrics = result.metrics
     counts = {key: metrics[name] for key, name in MERGE_COUNTS.items()}
@@ -461,10 +449,6 @@ def table_metadata(table: Table, version: int | None = None) -> dict[str, object
 
     The row count comes from the log. It is left out if the statistics of some file do not say how
     many rows it has.
-
-    Args:
-        table: The table.
-        version: The version to describe, by default the newest.
 
     Raises:
         DeltaweaveError: The version no longer exists.

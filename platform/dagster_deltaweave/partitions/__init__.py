@@ -1,25 +1,12 @@
 """The partitions of a run, and the rows of a table that belong to them.
 
-- `run_partitions`: which partitions a run is for, whether it is a full refresh, and which runs of
-  partitions are under way.
-- `partition_order`: which of two partitions is the older one.
-- `backfill_partitions`: for which partitions backfills have still to make runs.
+- `run_partitions`: which partitions a run is for and which of two is the older one, whether it is a
+  full refresh, which runs are under way, and which ones backfills have still to make.
 - `predicate`: the SQL predicate of the rows that belong to partitions.
 """
 
 from __future__ import annotations
 
-from dagster_deltaweave.partitions.backfill_partitions import (
-    backfills_in_progress,
-    left_of_assets,
-    left_of_job,
-    left_to_backfill,
-)
-from dagster_deltaweave.partitions.partition_order import (
-    Positions,
-    newest_first,
-    partition_positions,
-)
 from dagster_deltaweave.partitions.predicate import NO_ROW_PREDICATE, partition_predicate
 from dagster_deltaweave.partitions.run_partitions import (
     ATTEMPT_TAG,
@@ -30,6 +17,8 @@ from dagster_deltaweave.partitions.run_partitions import (
     ORDER_TAG,
     RECORDED_TAG,
     WAITED_TAG,
+    Positions,
+    backfills_in_progress,
     by_run,
     covers_all_partitions,
     ended_at,
@@ -37,10 +26,15 @@ from dagster_deltaweave.partitions.run_partitions import (
     is_full_refresh,
     is_refresh,
     is_under_way,
+    left_of_assets,
+    left_of_job,
+    left_to_backfill,
     lists_partitions,
+    newest_first,
     output_is_full_refresh,
     output_partition_keys,
     partition_keys,
+    partition_positions,
     partition_tags,
     partitions_of_run,
     planned_assets,

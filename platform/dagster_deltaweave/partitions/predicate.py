@@ -1,18 +1,8 @@
 """Which rows of a table belong to partitions: an SQL predicate over the partition expression.
 
-The type of the expression decides with what it is compared:
-
-| type | a time window's rows | rows of other partitions |
-| --- | --- | --- |
-| TIMESTAMP | between its instants, in any time zones of session and partitions | |
-| TIMESTAMP_NTZ | between its wall-clock times in the partitions' time zone | |
-| DATE | on the days from its first to before its last | |
-| STRING | equal to its key, or text of a date or wall-clock time in it | equal to its key |
-| other | equal to its key | equal to its key |
-
-When clocks are set back, an hour occurs twice. A TIMESTAMP or a key distinguishes the two hours. A
-wall-clock time does not, so it is refused for a window that begins or ends between them. For such a
-window, the rows of a STRING are searched: texts of its times are refused, keys alone are not.
+The type of the expression decides with what it is compared (`docs/internals/outputs.md`). When
+clocks are set back, an hour occurs twice: a wall-clock time is refused for a window that begins or
+ends between the two.
 """
 
 from __future__ import annotations
@@ -55,12 +45,7 @@ def partition_predicate(
 ) -> str:
     """Build the SQL predicate of the rows of these partitions.
 
-    Args:
-        definition: The asset's partitions, None if it has none.
-        keys: The partitions, at least one.
-        expression: SQL that gives a row's partition, one for each dimension of multi-partitions.
-        table: The table, for the error message.
-        rows: A DataFrame with the table's columns, which gives the expression's type.
+    `definition`: the asset's partitions, None if it has none.
 
     Raises:
         StatementError: There is no expression, or none for a dimension, or no partition; or the
@@ -126,15 +111,15 @@ def _predicate(
     with translated(table, operation="choosing partitions", otherwise=StatementError):
         kind = rows.selectExpr(f"({expression}) AS partition").schema[0].dataType
     if isinstance(definition, TimeWindows):
-        return _of_windows(definition, keys, expression, kind, table, rows)
-    return _of_keys(keys, expression)
+        return _windows_predicate(definition, keys, expression, kind, table, rows)
+    return _keys_predicate(keys, expression)
 
 
-def _of_keys(keys: Sequence[str], expression: str) -> str:
+def _keys_predicate(keys: Sequence[str], expression: str) -> str:
     return f"({expression}) IN ({', '.join(map(literal, keys))})"
 
 
-def _of_windows(
+def _windows_predicate(
     definition: TimeWindows,
     keys: Sequence[str],
     expression: str,
@@ -144,49 +129,56 @@ def _of_windows(
 ) -> str:
     windows = _windows(definition, keys)
     if isinstance(kind, TimestampType):
-        return _between(expression, windows, _instant)
+        return _windows_condition(expression, windows, _instant_literal)
     if isinstance(kind, TimestampNTZType):
         if _begin_or_end_between_two(windows):
-            raise _not_told(windows, _COMES_TWICE, kind, table)
-        return _between(expression, windows, lambda moment: f"TIMESTAMP_NTZ{_clock(moment)}")
+            raise _inseparable(windows, _COMES_TWICE, kind, table)
+        return _windows_condition(
+            expression, windows, lambda moment: f"TIMESTAMP_NTZ{_clock_literal(moment)}"
+        )
     if isinstance(kind, DateType):
         if not _are_days(definition, keys, windows):
-            raise _not_told(windows, "days, and a partition is a part of one", kind, table)
-        return _between(expression, windows, lambda moment: f"DATE{_date(moment)}")
+            raise _inseparable(windows, "days, and a partition is a part of one", kind, table)
+        return _windows_condition(
+            expression, windows, lambda moment: f"DATE{_date_literal(moment)}"
+        )
     if isinstance(kind, StringType):
         if _begin_or_end_between_two(windows):
             if _has_times(rows, expression, windows, table):
-                raise _not_told(windows, _COMES_TWICE, kind, table)
-            return _of_keys(keys, expression)
-        return _of_texts(definition, keys, expression, windows)
-    return _of_keys(keys, expression)
+                raise _inseparable(windows, _COMES_TWICE, kind, table)
+            return _keys_predicate(keys, expression)
+        return _texts_predicate(definition, keys, expression, windows)
+    return _keys_predicate(keys, expression)
 
 
-def _of_texts(
+def _texts_predicate(
     definition: TimeWindows, keys: Sequence[str], expression: str, windows: Sequence[_Window]
 ) -> str:
     """Build the condition for texts that are partition keys, or times in their windows."""
     sample = _SAMPLE.strftime(definition.fmt)
     days = all(_begins_a_day(moment) for window in windows for moment in window)
     if days and sample == f"{_SAMPLE:%Y-%m-%d}":
-        return _between(expression, windows, _date)  # a key is the first date of its window
-    of_keys = _of_keys(keys, expression)
+        # A key is the first date of its window.
+        return _windows_condition(expression, windows, _date_literal)
+    of_keys = _keys_predicate(keys, expression)
     is_other_date = _DATE_TEXT.match(sample) and not sample.startswith(f"{_SAMPLE:%Y-%m-%d}")
     if is_other_date:
         return of_keys
     # Keys of hours begin with dates too, so for hours only texts with a time count.
-    texts = _of_dates(expression, windows) if days else _of_times(expression, windows)
+    texts = _dates_predicate(expression, windows) if days else _times_predicate(expression, windows)
     return f"({of_keys} OR {texts})"
 
 
-def _of_dates(expression: str, windows: Sequence[_Window]) -> str:
+def _dates_predicate(expression: str, windows: Sequence[_Window]) -> str:
     """Build the condition for texts that begin with a date in the windows."""
-    return f"(({expression}) LIKE '____-__-__%' AND {_between(expression, windows, _date)})"
+    in_windows = _windows_condition(expression, windows, _date_literal)
+    return f"(({expression}) LIKE '____-__-__%' AND {in_windows})"
 
 
-def _of_times(expression: str, windows: Sequence[_Window]) -> str:
+def _times_predicate(expression: str, windows: Sequence[_Window]) -> str:
     """Build the condition for texts of wall-clock times in the windows."""
-    return f"(({expression}) LIKE '____-__-__ %' AND {_between(expression, windows, _text)})"
+    in_windows = _windows_condition(expression, windows, _clock_text)
+    return f"(({expression}) LIKE '____-__-__ %' AND {in_windows})"
 
 
 def _has_times(rows: DataFrame, expression: str, windows: Sequence[_Window], table: str) -> bool:
@@ -194,10 +186,12 @@ def _has_times(rows: DataFrame, expression: str, windows: Sequence[_Window], tab
     # Before the clock was set back to the window's end, it went on for up to an hour.
     shown = [(start, end + _HOUR if _comes_twice(end) else end) for start, end in windows]
     with translated(table, operation="choosing partitions"):
-        return not rows.where(_of_times(expression, shown)).isEmpty()
+        return not rows.where(_times_predicate(expression, shown)).isEmpty()
 
 
-def _between(expression: str, windows: Sequence[_Window], spelt: Callable[[datetime], str]) -> str:
+def _windows_condition(
+    expression: str, windows: Sequence[_Window], spelt: Callable[[datetime], str]
+) -> str:
     each = (
         f"(({expression}) >= {spelt(start)} AND ({expression}) < {spelt(end)})"
         for start, end in windows
@@ -250,24 +244,24 @@ def _begin_or_end_between_two(windows: Sequence[_Window]) -> bool:
     return any(_comes_twice(moment) for window in windows for moment in window)
 
 
-def _instant(moment: datetime) -> str:
+def _instant_literal(moment: datetime) -> str:
     return f"TIMESTAMP'{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}+00:00'"
 
 
-def _clock(moment: datetime) -> str:
+def _clock_literal(moment: datetime) -> str:
     return f"'{moment:%Y-%m-%d %H:%M:%S}'"
 
 
-def _text(moment: datetime) -> str:
+def _clock_text(moment: datetime) -> str:
     # Without zero seconds, because texts may lack them and then sort before those that have them.
     return literal(f"{moment:%Y-%m-%d %H:%M:%S}".removesuffix(":00"))
 
 
-def _date(moment: datetime) -> str:
+def _date_literal(moment: datetime) -> str:
     return f"'{moment:%Y-%m-%d}'"
 
 
-def _not_told(windows: Sequence[_Window], by: str, kind: DataType, table: str) -> StatementError:
+def _inseparable(windows: Sequence[_Window], by: str, kind: DataType, table: str) -> StatementError:
     (start, _), (_, end) = windows[0], windows[-1]
     return StatementError(
         f"partition_expr gives a {kind.simpleString().upper()}, which cannot separate rows from "

@@ -1,4 +1,4 @@
-"""Which partitions a run is for, whether it is a full refresh, and which runs are under way.
+"""The partitions of runs: which ones, in which order, under way, or still to be made by backfills.
 
 Dagster's run tags name one partition or a range; `deltaweave/partitions` names any partitions:
 
@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
 from dagster import (
@@ -21,11 +23,14 @@ from dagster import (
     DagsterEventType,
     DagsterInstance,
     DagsterRun,
+    DynamicPartitionsDefinition,
+    MultiPartitionsDefinition,
     OpExecutionContext,
     OutputContext,
     PartitionKeyRange,
     PartitionsDefinition,
     RunRecord,
+    TimeWindowPartitionsDefinition,
     partition_loading_context,
 )
 
@@ -35,7 +40,11 @@ from dagster_deltaweave.dagster_private import (
     NOT_FINISHED_STATUSES,
     PARTITION_NAME_TAG,
     RANGE_TAGS,
+    AssetBackfillData,
+    BulkActionsFilter,
+    BulkActionStatus,
     CheckError,
+    PartitionBackfill,
 )
 from deltaweave.errors import StatementError
 
@@ -168,7 +177,7 @@ def partition_keys(context: AssetExecutionContext | OpExecutionContext) -> list[
         definition = context.assets_def
     except DagsterError:  # an op of a job, or a graph asset's op in a unit test
         is_listed = PARTITIONS in tags and not own
-        return _parsed(tags[PARTITIONS], context.op_def.name) if is_listed else own
+        return _keys_in_tag(tags[PARTITIONS], context.op_def.name) if is_listed else own
     names = ", ".join(sorted(key.to_user_string() for key in definition.keys))
     return _listed(tags, own, definition.partitions_def, names, context.instance)
 
@@ -230,7 +239,7 @@ def _listed(
     # An asset without partitions may be in the same run as one with partitions.
     if PARTITIONS not in tags or definition is None:
         return own
-    keys = _parsed(tags[PARTITIONS], asset)
+    keys = _keys_in_tag(tags[PARTITIONS], asset)
     if own:
         raise _wrong_list("the run also has a partition or range of Dagster's own.", asset)
     known = set(definition.get_partition_keys(dynamic_partitions_store=instance))
@@ -240,7 +249,7 @@ def _listed(
     return keys
 
 
-def _parsed(text: str, asset: str) -> list[str]:
+def _keys_in_tag(text: str, asset: str) -> list[str]:
     if not text.lstrip().startswith("["):
         keys: Any = [key.strip() for key in text.split(",")]
     else:
@@ -332,3 +341,152 @@ def unmerged_attempts(instance: DagsterInstance, asset: AssetKey) -> list[tuple[
     )
     # The partition is None for a run without one, e.g. from before the asset had partitions.
     return [(partition, run_id) for partition, (run_id, _) in found.items() if partition]
+
+
+Materializes = Callable[[PartitionBackfill], bool]
+"""Tells whether the job of a backfill materializes the asset in question."""
+
+
+def backfills_in_progress(instance: DagsterInstance) -> Sequence[PartitionBackfill]:
+    """Return the backfills that go on: not those that are cancelled, have failed or have ended."""
+    going_on = BulkActionsFilter(statuses=[BulkActionStatus.REQUESTED])
+    return instance.get_backfills(filters=going_on)
+
+
+def left_of_assets(data: AssetBackfillData, asset: AssetKey) -> Iterator[str]:
+    """Yield the partitions of an asset for which a backfill of assets has still to make runs."""
+    targets = data.target_subset.partitions_subsets_by_asset_key
+    if asset not in targets:
+        return
+    left = targets[asset]
+    for done in (
+        data.materialized_subset,
+        data.failed_and_downstream_subset,
+        data.requested_subset,
+    ):
+        if asset in done.partitions_subsets_by_asset_key:
+            left -= done.get_partitions_subset(asset)  # whole windows, where partitions are times
+    yield from left.get_partition_keys()
+
+
+def left_of_job(backfill: PartitionBackfill) -> Sequence[str]:
+    """Return the partitions for which a backfill of a job has still to make runs."""
+    names = list(backfill.partition_names or ())
+    last = backfill.last_submitted_partition_name
+    return names[names.index(last) + 1 :] if last in names else names
+
+
+def left_to_backfill(
+    backfill: PartitionBackfill, asset: AssetKey, materializes: Materializes
+) -> Iterator[str]:
+    """Yield the partitions of an asset for which a backfill in progress has still to make runs."""
+    if backfill.asset_backfill_data is not None:
+        yield from left_of_assets(backfill.asset_backfill_data, asset)
+    elif not backfill.is_asset_backfill and materializes(backfill):
+        yield from left_of_job(backfill)
+
+
+Positions = Callable[[str], Any]
+"""Gives a partition's position, which is greater for a newer one; None if the asset lacks it."""
+
+_ASKED_ONE_BY_ONE = 16  # dynamic partitions; most runs ask for one or two
+
+
+def partition_positions(
+    definition: PartitionsDefinition[str] | None, instance: DagsterInstance
+) -> Positions | None:
+    """Return a function from partition to position; None if the partitions have no order.
+
+    `definition`: the asset's partitions, None if it has none.
+    """
+    if definition is None:
+        return None
+    if isinstance(definition, MultiPartitionsDefinition):
+        return _by_time_dimension(definition, instance)
+    if isinstance(definition, TimeWindowPartitionsDefinition):
+        return lambda key: _window_start(definition, key)
+    if isinstance(definition, DynamicPartitionsDefinition):
+        exists = _existence(definition, instance)
+        return lambda key: key if exists(key) else None
+    keys = definition.get_partition_keys(dynamic_partitions_store=instance)
+    return {key: number for number, key in enumerate(keys)}.get
+
+
+def newest_first(merged: Mapping[str, int], positions: Positions) -> Iterator[str]:
+    """Yield the merged partitions that count, newest first.
+
+    Partitions do not count if the asset no longer has them, or if the order went back to an
+    older partition since.
+    """
+    lowest: Any = None
+    by_version = sorted(merged.items(), key=lambda each: -each[1])
+    for _, group in groupby(by_version, key=lambda each: each[1]):
+        known = [(positions(key), key) for key, _ in group]
+        known = [
+            (position, key)
+            for position, key in known
+            if position is not None and (lowest is None or position <= lowest)
+        ]
+        for position, key in sorted(known, reverse=True):
+            yield key
+            lowest = position
+
+
+def _existence(
+    definition: DynamicPartitionsDefinition, instance: DagsterInstance
+) -> Callable[[str], bool]:
+    """Return a function that decides whether a partition was added and not deleted since.
+
+    It asks the storage for a few keys one by one, and beyond that for all keys at once.
+    """
+    name, asked, known = definition.name, set[str](), set[str]()
+
+    def exists(key: str) -> bool:
+        if name is None or key in known:
+            return True
+        if key not in asked and len(asked) == _ASKED_ONE_BY_ONE:
+            known.update(instance.get_dynamic_partitions(name))
+        asked.add(key)
+        return key in known or instance.has_dynamic_partition(name, key)
+
+    return exists
+
+
+def _by_time_dimension(
+    definition: MultiPartitionsDefinition, instance: DagsterInstance
+) -> Positions | None:
+    kinds = [
+        isinstance(each.partitions_def, TimeWindowPartitionsDefinition)
+        for each in definition.partitions_defs
+    ]
+    if kinds.count(True) != 1:
+        return None
+    times = definition.partitions_defs[kinds.index(True)].name
+    within = {
+        each.name: partition_positions(each.partitions_def, instance)
+        for each in definition.partitions_defs
+    }
+
+    def position(key: str) -> float | None:
+        try:
+            parts = definition.get_partition_key_from_str(key).keys_by_dimension
+        except Exception:  # a key with dimensions that the definition had before
+            return None
+        at = {name: of and of(parts[name]) for name, of in within.items()}
+        return None if None in at.values() else at[times]
+
+    return position
+
+
+@lru_cache(maxsize=2**17)  # Dagster computes a window in 0.2 ms, and ticks of a sensor ask again
+def _window_start(definition: TimeWindowPartitionsDefinition, key: str) -> float | None:
+    """Return when the window begins, in s since 1970; None for a key of no window."""
+    try:
+        start = definition.time_window_for_partition_key(key).start
+    except (ValueError, StopIteration):  # a key in another format
+        return None
+    # Of a day that begins no month, Dagster gives the next month. An hour that comes twice has the
+    # offset in its key.
+    is_its_key = start.strftime(definition.fmt) == key
+    at = start.timestamp()
+    return at if is_its_key or definition.get_partition_key_for_timestamp(at) == key else None

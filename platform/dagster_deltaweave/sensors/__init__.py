@@ -3,8 +3,8 @@
 - `landing`: requests runs for source partitions that landed.
 - `delivery_plan`: what of that is left to request, in order.
 - `target_tables`: the assets of a sensor's target, and which deliveries their tables hold.
-- `target_runs`: the runs that materialize these assets.
-- `delivery_runs`: what runs say of a delivery, and the request of one.
+- `delivery_runs`: the runs that materialize these assets, what they say of a delivery, and the
+  request of one.
 - `table`: requests runs for new versions of a source Delta table.
 - `commit_observer`: records commits of other writers, which no run made, as observations.
 - `rematerialization`: starts the merging of pending changes.

@@ -32,12 +32,12 @@ from dagster import (
 )
 
 from dagster_deltaweave.dagster_private import DATA_VERSION_TAG, AssetGraph
-from dagster_deltaweave.logs import DeltaLog, LoggedCommit, Position
+from dagster_deltaweave.logs import LoggedCommit, LogReader, Position
 from dagster_deltaweave.partitions import planned_assets
-from dagster_deltaweave.run_mark import run_id_in, session_runs_in
 from dagster_deltaweave.sensors.run_requests import SensorArguments, check_least
-from dagster_deltaweave.storage import redacted, same_place
-from dagster_deltaweave.tables import AssetOrKey, NamedAsset, table_place
+from dagster_deltaweave.spark import run_id_in, session_runs_in
+from dagster_deltaweave.storage import normalized_location, redacted
+from dagster_deltaweave.tables import AssetOrKey, NamedAsset, table_location
 from deltaweave.errors import DeltaweaveError, StatementError
 from deltaweave.identifiers import is_path
 
@@ -181,13 +181,13 @@ def look_for_commits(
     limit: int,
 ) -> TableLook:
     """Return the commits since the last look that no run made and no observation has recorded."""
-    log = DeltaLog(location)
+    log = LogReader(location)
     observed = None if before else last_observed(instance, key)
     before = FollowedTable(location, observed) if observed else before
     commits = _commits_after(log, location, before, limit) if before else None
     if before is None or commits is None:
         return _first_look(log, location)
-    judged, others = _judged(instance, key, log, commits)
+    judged, others = _known_writers(instance, key, log, commits)
     seen = judged[-1].position if judged else before.seen
     if not commits:
         note = f"version {seen.version} of {location} was the newest before"
@@ -200,7 +200,7 @@ def look_for_commits(
     return TableLook(FollowedTable(location, seen), others, note)
 
 
-def _first_look(log: DeltaLog, location: str) -> TableLook:
+def _first_look(log: LogReader, location: str) -> TableLook:
     newest = next(log.newest_first(), None)
     if newest is None:
         return TableLook(None, [], f"there is no Delta table at {location} yet")
@@ -209,22 +209,22 @@ def _first_look(log: DeltaLog, location: str) -> TableLook:
 
 
 def _commits_after(
-    log: DeltaLog, location: str, before: FollowedTable, limit: int
+    log: LogReader, location: str, before: FollowedTable, limit: int
 ) -> list[LoggedCommit] | None:
     """Return the commits to read, oldest first; None if the location holds another table."""
     # The position shows whether this is the same table, even if the table was moved.
     commits = log.after(before.seen, limit)
-    if commits is None and same_place(location) == same_place(before.location):
+    if commits is None and normalized_location(location) == normalized_location(before.location):
         # The table was recreated, or its log was cleaned up past the cursor.
         commits = log.all(limit)
     return commits
 
 
-def _judged(
-    instance: DagsterInstance, key: AssetKey, log: DeltaLog, commits: Sequence[LoggedCommit]
+def _known_writers(
+    instance: DagsterInstance, key: AssetKey, log: LogReader, commits: Sequence[LoggedCommit]
 ) -> tuple[Sequence[LoggedCommit], list[LoggedCommit]]:
     """Return the first commits whose writers are known by now, and those of them to observe."""
-    by_session = _of_sessions(instance, key, commits)
+    by_session = _committed_by_sessions(instance, key, commits)
     unmarked = [
         each
         for each in commits
@@ -256,7 +256,7 @@ def _judged(
     return commits, others
 
 
-def _of_sessions(
+def _committed_by_sessions(
     instance: DagsterInstance, key: AssetKey, commits: Sequence[LoggedCommit]
 ) -> dict[int, bool | None]:
     """Return by version whether a run that committed it materialized the asset; None: it may yet.
@@ -304,7 +304,7 @@ def build_commit_observer(
     place is observed from its first commit. A table whose log was cleaned up is observed from the
     oldest remaining commit.
 
-    A run's commit is recognized by the run in its user metadata (`run_mark`) or, if the user sets
+    A run's commit is recognized by the run in its user metadata (`spark`) or, if the user sets
     their own metadata, by the version that a materialization recorded. What an asset's own code
     commits in a run is the run's for the assets that the run materializes, and another writer's for
     all others. So a commit by a run's own code or with other metadata, and all commits after it,
@@ -363,15 +363,7 @@ def _look_at_asset(
     limit: int,
     materializes: bool,
 ) -> tuple[list[AssetEvent], str]:
-    """Return the events to record for one asset, and a note; update `followed`.
-
-    Args:
-        context: The sensor's context.
-        table: The asset.
-        followed: How far each asset's table was read, by the asset's key.
-        limit: How many commits may still be recorded.
-        materializes: Whether commits that changed rows count as a materialization.
-    """
+    """Return the events to record for one asset, and a note; update `followed`."""
     name = table.name
     newest = _newest_materialization(context.instance, table.key)
     before = followed.get(name)
@@ -398,7 +390,7 @@ def _look_at_asset(
     if look.followed is not None:
         followed[name] = look.followed
     if look.is_first and look.followed is not None:
-        events.append(_beginning(table.key, look.followed.seen))
+        events.append(_follow_observation(table.key, look.followed.seen))
     changed = _last_change(look.of_others) if materializes else []
     if not _is_partitioned(context, table):
         events += [
@@ -453,8 +445,8 @@ def _location(newest: AssetMaterialization | None, table: NamedAsset) -> str | N
     uri = newest.metadata.get(URI) if newest else None
     if uri is not None:
         return str(uri.value)
-    place = table_place(table.metadata or {}, asset=table.name)
-    return place.table if place.table and is_path(place.table) else None
+    declared = table_location(table.metadata or {}, asset=table.name)
+    return declared.table if declared.table and is_path(declared.table) else None
 
 
 def _is_of_others(event: AssetEvent) -> bool:
@@ -465,7 +457,7 @@ def _last_change(commits: Sequence[LoggedCommit]) -> list[LoggedCommit]:
     return [each for each in commits if each.changes_data][-1:]
 
 
-def _beginning(key: AssetKey, seen: Position) -> AssetObservation:
+def _follow_observation(key: AssetKey, seen: Position) -> AssetObservation:
     return AssetObservation(
         asset_key=key,
         description=f"Commits by other writers are observed after version {seen.version}.",
@@ -477,7 +469,7 @@ def _observation(key: AssetKey, commit: LoggedCommit) -> AssetObservation:
     return AssetObservation(
         asset_key=key,
         description=f"{commit.operation or 'A commit'} by another writer",
-        metadata=_metadata(commit),
+        metadata=_commit_metadata(commit),
         tags={DATA_VERSION_TAG: str(commit.version)},
     )
 
@@ -486,12 +478,12 @@ def _materialization(key: AssetKey, location: str, commit: LoggedCommit) -> Asse
     return AssetMaterialization(
         asset_key=key,
         description="Another writer changed rows of the table.",
-        metadata={**_metadata(commit), URI: MetadataValue.text(location)},
+        metadata={**_commit_metadata(commit), URI: MetadataValue.text(location)},
         tags={DATA_VERSION_TAG: str(commit.version)},
     )
 
 
-def _metadata(commit: LoggedCommit) -> dict[str, Any]:
+def _commit_metadata(commit: LoggedCommit) -> dict[str, Any]:
     return {
         **position_metadata(commit.position),
         _OPERATION: MetadataValue.text(commit.operation),

@@ -17,7 +17,7 @@ from dagster import (
     RunsFilter,
 )
 
-from dagster_deltaweave.landing import Delivery, LandingCursor, directory_of, groups
+from dagster_deltaweave.landing import Delivery, LandingCursor, groups, landing_directory
 from dagster_deltaweave.partitions import (
     ORDER_TAG,
     partition_positions,
@@ -26,12 +26,12 @@ from dagster_deltaweave.partitions import (
 from dagster_deltaweave.sensors.delivery_runs import (
     RetryPolicy,
     Standing,
+    TargetRuns,
     standing_of,
 )
-from dagster_deltaweave.sensors.target_runs import TargetRuns
 from dagster_deltaweave.sensors.target_tables import SensorTarget, TargetAsset
 
-Place = Callable[[str], Any]
+SortKey = Callable[[str], Any]
 
 _LOOKED_AT = 1_000
 _NAMED = 5
@@ -75,7 +75,7 @@ class DeliveryPlan:
         return [*notes, *waits]
 
 
-def place_in_order(partitions_def: PartitionsDefinition[str], instance: DagsterInstance) -> Place:
+def sort_key_of(partitions_def: PartitionsDefinition[str], instance: DagsterInstance) -> SortKey:
     """Return a function from partition to its position in the order of merges.
 
     Partitions without an order are ordered by their keys, and so are dynamic ones, because not all
@@ -85,11 +85,11 @@ def place_in_order(partitions_def: PartitionsDefinition[str], instance: DagsterI
     if not isinstance(partitions_def, DynamicPartitionsDefinition):
         position = partition_positions(partitions_def, instance)
 
-    def place(partition: str) -> tuple[Any, ...]:
+    def sort_key(partition: str) -> tuple[Any, ...]:
         at = None if position is None else position(partition)
         return (1, partition) if at is None else (0, at)
 
-    return place
+    return sort_key
 
 
 def plan_requests(
@@ -103,26 +103,17 @@ def plan_requests(
 ) -> DeliveryPlan:
     """Return what is to be requested now of complete deliveries.
 
-    Args:
-        target: What the sensor starts.
-        deliveries: All complete deliveries.
-        cursor: What the last tick found.
-        policy: When a delivery is requested again.
-        limit: How many to request at most.
-        margin: How much earlier than a run by hand a delivery must have changed to be in it, in ns.
-
-    Raises:
-        SourceError: The log of a table cannot be read.
+    `margin`: how much earlier than a run by hand a delivery must have changed to be in it, in ns.
     """
-    place = place_in_order(target.partitions_def, target.context.instance)
+    sort_key = sort_key_of(target.partitions_def, target.context.instance)
     assets = target.assets(margin)
     missing = {
         each.partition: [asset for asset in assets if not asset.holds(each, target.landing)]
         for each in deliveries
     }
     left = [each for each in deliveries if missing[each.partition]]
-    left.sort(key=lambda each: (place(each.partition), each.partition))
-    planner = _Planner(target, assets, place, policy, DeliveryPlan(), limit)
+    left.sort(key=lambda each: (sort_key(each.partition), each.partition))
+    planner = _Planner(target, assets, sort_key, policy, DeliveryPlan(), limit)
     planner.plan.merged = len(deliveries) - len(left)
     planner.take(left, missing, frozenset(cursor.done))
     return planner.plan
@@ -132,7 +123,7 @@ def plan_requests(
 class _Planner:
     target: SensorTarget
     assets: Sequence[TargetAsset]
-    place: Place
+    sort_key: SortKey
     policy: RetryPolicy
     plan: DeliveryPlan
     limit: int
@@ -166,7 +157,7 @@ class _Planner:
         several = self._runs.of_several()
         awaited = self._failed_without_delivery({each.partition for each in left})
         awaited |= {each: _UNDER_WAY for each in several if self._is_awaited(each)}
-        oldest = sorted(awaited, key=self.place)
+        oldest = sorted(awaited, key=self.sort_key)
         for digest, group in groups(left, lambda each: _described(missing[each.partition])):
             if digest in done:
                 self.plan.merged += len(group)
@@ -180,7 +171,7 @@ class _Planner:
             runs = self._runs.of([each.partition for each in group], lacking)
             for delivery in group:
                 partition = delivery.partition
-                while oldest and self.place(oldest[0]) < self.place(partition):
+                while oldest and self.sort_key(oldest[0]) < self.sort_key(partition):
                     older = oldest.pop(0)
                     self._blocker = self._blocker or f"{older}, {awaited[older]}"
                 if partition in several:
@@ -224,12 +215,12 @@ class _Planner:
 
     def _is_of_directory(self, run: DagsterRun) -> bool:
         """Return whether the run is not one for what landed elsewhere."""
-        return directory_of(run.tags) in ("", self.target.landing)
+        return landing_directory(run.tags) in ("", self.target.landing)
 
     def _is_merged_past(self, key: AssetKey, partition: str) -> bool:
         """Return whether a newer partition was merged into an asset's table, so this is late."""
         newest = self._newest.get(key)
-        return newest is not None and self.place(partition) < self.place(newest)
+        return newest is not None and self.sort_key(partition) < self.sort_key(newest)
 
     def _is_awaited(self, partition: str) -> bool:
         """Return whether newer partitions wait for this one to be merged."""
@@ -237,7 +228,7 @@ class _Planner:
 
     def _is_awaited_by(self, key: AssetKey, partition: str) -> bool:
         newest = self._newest[key]
-        is_newer = newest is None or self.place(partition) > self.place(newest)
+        is_newer = newest is None or self.sort_key(partition) > self.sort_key(newest)
         return is_newer and self._positions is not None and self._positions(partition) is not None
 
     def _failed_without_delivery(self, landed: set[str]) -> dict[str, str]:
@@ -251,7 +242,7 @@ class _Planner:
             for partition, run_id in unmerged_attempts(self._instance, key)
             if partition not in landed and self._is_awaited_by(key, partition)
         }
-        oldest = sorted(found, key=self.place)[:_LOOKED_AT]
+        oldest = sorted(found, key=self.sort_key)[:_LOOKED_AT]
         if not oldest:
             return {}
         wanted = RunsFilter(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -11,27 +12,43 @@ from pathlib import Path
 from dagster import (
     AssetKey,
     AssetMaterialization,
+    AssetRecordsFilter,
+    DagsterError,
+    DagsterInstance,
     DagsterRun,
     DagsterRunStatus,
     MetadataValue,
     RunRecord,
     RunRequest,
+    RunsFilter,
 )
 
-from dagster_deltaweave.dagster_private import DATA_VERSION_TAG, RUN_KEY_TAG
+from dagster_deltaweave.dagster_private import (
+    DATA_VERSION_TAG,
+    NOT_FINISHED_STATUSES,
+    PARTITION_NAME_TAG,
+    RUN_KEY_TAG,
+    CheckError,
+)
 from dagster_deltaweave.landing import SECOND_IN_NS, Delivery
 from dagster_deltaweave.partitions import (
     ATTEMPT_TAG,
     DELIVERY_TAG,
     IDENTITY_TAG,
     WAITED_TAG,
+    backfills_in_progress,
     ended_at,
+    is_under_way,
+    left_of_assets,
+    left_of_job,
+    partitions_of_run,
+    planned_assets,
     shown_name,
+    tags_of_run,
     written_tag,
     wrote,
 )
-from dagster_deltaweave.sensors.target_runs import TargetRuns
-from dagster_deltaweave.sensors.target_tables import TargetAsset
+from dagster_deltaweave.sensors.target_tables import SensorTarget, TargetAsset
 from dagster_deltaweave.storage import local_path, without_query
 
 _LONGEST_PAUSE_SECONDS = 3600.0
@@ -82,15 +99,7 @@ def standing_of(
     missing: Iterable[TargetAsset],
     of_target: TargetRuns,
 ) -> Standing:
-    """Return whether a delivery is to be requested, by the runs of its partition.
-
-    Args:
-        delivery: A delivery that not all tables hold.
-        runs: The runs of its partition, the newest first, less those of other landing directories.
-        policy: When it is requested again.
-        missing: The assets that lack it, by their tables.
-        of_target: Knows what a run materializes, and whether it is under way.
-    """
+    """Return whether a delivery is to be requested, by the runs of its partition."""
     for record in runs:
         run = record.dagster_run
         is_requested = RUN_KEY_TAG in run.tags and _is_for(record, delivery)
@@ -120,10 +129,10 @@ def standing_of(
             return Standing(run=run, is_done=True)
         if is_for_it and left.keys() & merges and not wrote(run, WAITED_TAG):
             ended.append(record)
-    return _after(delivery, runs, ended, policy, frozenset(left))
+    return _standing_after(delivery, runs, ended, policy, frozenset(left))
 
 
-def _after(
+def _standing_after(
     delivery: Delivery,
     runs: Sequence[RunRecord],
     ended: Sequence[RunRecord],
@@ -133,16 +142,16 @@ def _after(
     """Return the standing of a delivery that none of the ended runs has merged for these assets."""
     # What succeeded was taken back since: failures before that are no reason not to merge it.
     counted = list(takewhile(lambda each: _succeeded(each) == _succeeded(ended[0]), ended))
-    number, key = len(counted) + 1, _run_key(delivery, runs)
+    number, key = len(counted) + 1, _delivery_run_key(delivery, runs)
     if not counted:
         return Standing(number, key, missing=missing)
-    run, problem = counted[0].dagster_run, _problem(counted, policy)
+    run, problem = counted[0].dagster_run, _failure(counted, policy)
     if problem:
         return Standing(run=run, problem=problem, missing=missing)
     return Standing(number, key, run, missing=missing)
 
 
-def _run_key(delivery: Delivery, runs: Sequence[RunRecord]) -> str:
+def _delivery_run_key(delivery: Delivery, runs: Sequence[RunRecord]) -> str:
     """Return a run key of the delivery that none of the runs has."""
     own = f"{delivery.partition}@{delivery.identity}"
     keys = [record.dagster_run.tags.get(RUN_KEY_TAG, "") for record in runs]
@@ -155,7 +164,7 @@ def _succeeded(record: RunRecord) -> bool:
     return record.dagster_run.status == DagsterRunStatus.SUCCESS
 
 
-def _problem(ended: Sequence[RunRecord], policy: RetryPolicy) -> str:
+def _failure(ended: Sequence[RunRecord], policy: RetryPolicy) -> str:
     """Return why no run is requested now, after these ended without a merge, the newest first."""
     newest = ended[0].dagster_run
     name = f"run {newest.run_id[:8]}"
@@ -231,3 +240,131 @@ def arrival_of_delivery(
         metadata={"dagster/uri": MetadataValue.text(uri)},
         tags={DATA_VERSION_TAG: _version_of_delivery(delivery)},
     )
+
+
+_LOOKED_AT = 1_000
+
+
+class TargetRuns:
+    """The runs, whoever started them, that materialize what a sensor's target merges.
+
+    Args:
+        target: The sensor's target.
+    """
+
+    def __init__(self, target: SensorTarget) -> None:
+        self._target = target
+        self._instance: DagsterInstance = target.context.instance
+        self._of_plans: dict[str, frozenset[AssetKey]] = {}
+        self._made: dict[tuple[str, str], set[AssetKey]] = defaultdict(set)
+
+    def of(
+        self, partitions: Sequence[str], lacking: Collection[AssetKey] = ()
+    ) -> Mapping[str, Sequence[RunRecord]]:
+        """Return the runs of partitions, the newest first."""
+        runs: dict[str, list[RunRecord]] = defaultdict(list)
+        tags: dict[str, str | Sequence[str]] = {PARTITION_NAME_TAG: list(partitions)}
+        for record in self._instance.get_run_records(RunsFilter(tags=tags)):
+            if self.assets_of(record.dagster_run):
+                runs[record.dagster_run.tags[PARTITION_NAME_TAG]].append(
+                    self._with_delivery_tags(record)
+                )
+        for key in lacking:
+            made = self._runs_that_made(key, partitions)
+            for each in made:
+                self._made[each].add(key)
+            for partition, record in self._of_several_ended(made):
+                runs[partition].append(record)
+                runs[partition].sort(key=lambda each: each.create_timestamp, reverse=True)
+        return runs
+
+    def made_by(self, run: DagsterRun, partition: str) -> frozenset[AssetKey]:
+        """Return the assets whose partition a run has materialized, of those looked up by `of`."""
+        return frozenset(self._made.get((run.run_id, partition), ()))
+
+    def _with_delivery_tags(self, record: RunRecord) -> RunRecord:
+        """Return a run with the tags of its delivery, also if it re-executes steps of another."""
+        run = record.dagster_run
+        return record._replace(dagster_run=run.with_tags(tags_of_run(run, self._instance)))
+
+    def _runs_that_made(self, key: AssetKey, partitions: Sequence[str]) -> set[tuple[str, str]]:
+        """Return the runs that materialized some of these partitions, each with a partition."""
+        wanted = AssetRecordsFilter(key, asset_partitions=list(partitions))
+        found = self._instance.fetch_materializations(wanted, limit=_LOOKED_AT).records
+        named = ((each.run_id, each.partition_key) for each in found)
+        # Sensors and people report materializations without a run.
+        return {(run_id, partition) for run_id, partition in named if run_id and partition}
+
+    def _of_several_ended(
+        self, by_run: Collection[tuple[str, str]]
+    ) -> Iterator[tuple[str, RunRecord]]:
+        """Yield the runs of several partitions among these, each with a partition."""
+        if not by_run:
+            return
+        of_runs = RunsFilter(run_ids=[run_id for run_id, _ in by_run])
+        records = self._instance.get_run_records(of_runs)
+        several = {
+            each.dagster_run.run_id: each
+            for each in records
+            if PARTITION_NAME_TAG not in each.dagster_run.tags
+        }
+        for run_id, partition in by_run:
+            if run_id in several:
+                yield partition, several[run_id]
+
+    def assets_of(self, run: DagsterRun) -> frozenset[AssetKey]:
+        """Return those of the target's partitioned assets that a run materializes."""
+        # Names of jobs, sensors and code locations change, and what a run was to do does not.
+        plan = run.execution_plan_snapshot_id
+        if run.asset_selection is not None or plan is None:
+            planned = planned_assets(self._instance, run)
+        else:
+            if plan not in self._of_plans:
+                self._of_plans[plan] = planned_assets(self._instance, run)
+            planned = self._of_plans[plan]
+        if not planned and run.job_name == self._target.job_name:
+            return self._target.partitioned  # a job of ops
+        return self._target.partitioned & planned
+
+    def is_under_way(self, record: RunRecord) -> bool:
+        """Return whether a run is queued or runs, or Dagster will try it again."""
+        return is_under_way(record, self._instance)
+
+    def of_several(self) -> frozenset[str]:
+        """Return the partitions that a run of several is to merge, or a backfill that goes on."""
+        unfinished = self._instance.get_runs(RunsFilter(statuses=list(NOT_FINISHED_STATUSES)))
+        of_runs = (
+            partition
+            for run in unfinished
+            if PARTITION_NAME_TAG not in run.tags and self.assets_of(run)
+            for partition in partitions_of_run(run, self._target.partitions_def, self._instance)
+        )
+        return frozenset(of_runs).union(self._left_to_backfills())
+
+    def _left_to_backfills(self) -> Iterator[str]:
+        """Yield the partitions for which backfills will make runs."""
+        graph = self._target.repository.asset_graph
+        for backfill in backfills_in_progress(self._instance):
+            if not backfill.is_asset_backfill:
+                if self._is_of_target(backfill.job_name, backfill.asset_selection):
+                    yield from left_of_job(backfill)
+                continue
+            if self._target.partitioned.isdisjoint(backfill.asset_selection or ()):
+                continue
+            try:
+                data = backfill.get_asset_backfill_data(graph)
+            except (DagsterError, CheckError, KeyError):
+                continue  # it was launched before the definitions changed
+            for key in self._target.partitioned:
+                yield from left_of_assets(data, key)
+
+    def _is_of_target(self, job: str | None, selected: Sequence[AssetKey] | None) -> bool:
+        """Return whether a job materializes assets of the target: all its own, or selected ones."""
+        repository = self._target.repository
+        if selected is None and job is not None and job != self._target.job_name:
+            if not repository.has_job(job):
+                return False
+            selected = sorted(repository.get_job(job).asset_layer.executable_asset_keys)
+        return job == self._target.job_name or not self._target.partitioned.isdisjoint(
+            selected or ()
+        )

@@ -55,8 +55,8 @@ _COARSE_CLOCK = SECOND_IN_NS // 20
 
 
 @dataclass(frozen=True)
-class _Watched:
-    """What a landing sensor watches: the arguments of `build_partition_sensor`."""
+class _LandingSensor:
+    """A landing sensor: the arguments of `build_partition_sensor`, and its tick."""
 
     name: str
     directory: str | Path
@@ -88,6 +88,78 @@ class _Watched:
         if self.marker is None:
             return "their sizes have to settle"
         return f"their marker is {'<key>' + self.suffix if self.suffix else ''}{self.marker}"
+
+    def tick(self, context: SensorEvaluationContext) -> SensorResult:
+        """Look at the directory once, and request a run for each delivery that is left to merge."""
+        found = list_deliveries(self.directory, self.marker, self.suffix)
+        if found is None:
+            return SensorResult(
+                skip_reason=f"The landing directory is missing: {self.shown}",
+                cursor=context.cursor,
+            )
+        known = known_partitions(context, self.partitions_def)
+        found = list(_with_keys(found, known))
+        now, lateness = time.time_ns(), self.max_lateness_seconds * SECOND_IN_NS
+        cursor = LandingCursor.of(context.cursor)
+        landed = look_at_landing(
+            found,
+            marker=self.marker,
+            known=known,
+            unsettled=cursor.unsettled,
+            horizon=_horizon(found, now - lateness),
+            now=now,
+        )
+        plan = plan_requests(
+            SensorTarget(context, self.target, self.partitions_def, self.directory),
+            landed.complete,
+            cursor,
+            self.policy,
+            limit=self.max_requests_per_tick,
+            margin=lateness if local_path(self.directory) is None else _COARSE_CLOCK,
+        )
+        after = LandingCursor(landed.unsettled, plan.done).to_cursor()
+        if not plan.requests:
+            return SensorResult(skip_reason=self._skip_reason(landed, plan), cursor=after)
+        context.log.info(f"Requesting {counted(len(plan.requests), 'partition')} in {self.shown}.")
+        for reason in plan.reasons:
+            context.log.warning(f"Not requested: {reason}.")
+        if landed.problems:
+            context.log.warning(f"Skipped in {self.shown}: {_listed_problems(landed.problems)}.")
+        return self._requests(context, plan.requests, after)
+
+    def _requests(
+        self,
+        context: SensorEvaluationContext,
+        chosen: Sequence[tuple[Delivery, Standing]],
+        cursor: str,
+    ) -> SensorResult:
+        """Build the run requests for the chosen deliveries."""
+        return SensorResult(
+            run_requests=[
+                delivery_run_request(each, standing, self.tags_of(each))
+                for each, standing in chosen
+            ],
+            dynamic_partitions_requests=added_partitions(
+                context, self.partitions_def, [each.partition for each, _ in chosen]
+            ),
+            asset_events=[
+                arrival_of_delivery(self.landing_asset, self.directory, each)
+                for each, standing in chosen
+                if self.landing_asset and standing.attempt == 1
+            ],
+            cursor=cursor,
+        )
+
+    def _skip_reason(self, landed: LandingLook, plan: DeliveryPlan) -> str:
+        reason = f"No new partition in {self.shown}: {plan.merged} merged"
+        missing = f"; {self.until_complete}"
+        of_kind = (plan.under_way, ""), (landed.incomplete, missing), (landed.unknown, "")
+        for what, (those, why) in zip(("under way", "incomplete", "unknown"), of_kind, strict=True):
+            if those:
+                reason += f", {len(those)} {what} ({', '.join(those[:5])}{why})"
+        if landed.problems:
+            reason += f", skipped {_listed_problems(landed.problems)}"
+        return "; ".join([reason, *plan.reasons]) + "."
 
 
 def build_partition_sensor(
@@ -175,7 +247,7 @@ def build_partition_sensor(
     check_least(name, 1, max_requests_per_tick=max_requests_per_tick, attempts=attempts)
     check_least(name, 0, max_lateness_seconds=max_lateness_seconds)
     check_least(name, 0, retry_after_seconds=retry_after_seconds)
-    watched = _Watched(
+    sensor = _LandingSensor(
         name,
         directory,
         partitions_def,
@@ -190,75 +262,12 @@ def build_partition_sensor(
     )
     return SensorDefinition(
         name=name,
-        evaluation_fn=lambda context: _tick(context, watched),
+        evaluation_fn=lambda context: sensor.tick(context),
         target=target,
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
-        description=description
-        or f"Requests one run for each partition landed in {watched.shown}.",
+        description=description or f"Requests one run for each partition landed in {sensor.shown}.",
         **arguments,
-    )
-
-
-def _tick(context: SensorEvaluationContext, watched: _Watched) -> SensorResult:
-    """Look at the directory once, and request a run for each delivery that is left to merge."""
-    found = list_deliveries(watched.directory, watched.marker, watched.suffix)
-    if found is None:
-        return SensorResult(
-            skip_reason=f"The landing directory is missing: {watched.shown}",
-            cursor=context.cursor,
-        )
-    known = known_partitions(context, watched.partitions_def)
-    found = list(_with_keys(found, known))
-    now, lateness = time.time_ns(), watched.max_lateness_seconds * SECOND_IN_NS
-    cursor = LandingCursor.of(context.cursor)
-    landed = look_at_landing(
-        found,
-        marker=watched.marker,
-        known=known,
-        unsettled=cursor.unsettled,
-        horizon=_horizon(found, now - lateness),
-        now=now,
-    )
-    plan = plan_requests(
-        SensorTarget(context, watched.target, watched.partitions_def, watched.directory),
-        landed.complete,
-        cursor,
-        watched.policy,
-        limit=watched.max_requests_per_tick,
-        margin=lateness if local_path(watched.directory) is None else _COARSE_CLOCK,
-    )
-    after = LandingCursor(landed.unsettled, plan.done).to_cursor()
-    if not plan.requests:
-        return SensorResult(skip_reason=_skip_reason(watched, landed, plan), cursor=after)
-    context.log.info(f"Requesting {counted(len(plan.requests), 'partition')} in {watched.shown}.")
-    for reason in plan.reasons:
-        context.log.warning(f"Not requested: {reason}.")
-    if landed.problems:
-        context.log.warning(f"Skipped in {watched.shown}: {_listed_problems(landed.problems)}.")
-    return _requests(context, watched, plan.requests, after)
-
-
-def _requests(
-    context: SensorEvaluationContext,
-    watched: _Watched,
-    chosen: Sequence[tuple[Delivery, Standing]],
-    cursor: str,
-) -> SensorResult:
-    """Build the run requests for the chosen deliveries."""
-    return SensorResult(
-        run_requests=[
-            delivery_run_request(each, standing, watched.tags_of(each)) for each, standing in chosen
-        ],
-        dynamic_partitions_requests=added_partitions(
-            context, watched.partitions_def, [each.partition for each, _ in chosen]
-        ),
-        asset_events=[
-            arrival_of_delivery(watched.landing_asset, watched.directory, each)
-            for each, standing in chosen
-            if watched.landing_asset and standing.attempt == 1
-        ],
-        cursor=cursor,
     )
 
 
@@ -288,18 +297,6 @@ def _with_key(delivery: Delivery, known: frozenset[str], taken: set[str]) -> Del
         delivery = replace(delivery, partition=value, directory=delivery.name)
     taken.add(delivery.partition)
     return delivery
-
-
-def _skip_reason(watched: _Watched, landed: LandingLook, plan: DeliveryPlan) -> str:
-    reason = f"No new partition in {watched.shown}: {plan.merged} merged"
-    missing = f"; {watched.until_complete}"
-    of_kind = (plan.under_way, ""), (landed.incomplete, missing), (landed.unknown, "")
-    for what, (those, why) in zip(("under way", "incomplete", "unknown"), of_kind, strict=True):
-        if those:
-            reason += f", {len(those)} {what} ({', '.join(those[:5])}{why})"
-    if landed.problems:
-        reason += f", skipped {_listed_problems(landed.problems)}"
-    return "; ".join([reason, *plan.reasons]) + "."
 
 
 def _listed_problems(problems: Mapping[str, str]) -> str:

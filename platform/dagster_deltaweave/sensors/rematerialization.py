@@ -144,21 +144,24 @@ def build_rematerialization_sensor(
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
         required_resource_keys=set(managers),
-        description=description or f"Merges pending changes of {_named(tables)} when it is due.",
+        description=description
+        or f"Merges pending changes of {_view_names(tables)} when it is due.",
         **arguments,
     )
     def rematerialization_sensor(context: SensorEvaluationContext) -> SensorResult:
-        due, notes = _due(context, tables, managers, policy or RematerializationPolicy())
-        due, waiting = _again(context.instance, due, retry_after_seconds)
+        due, notes = _due_tables(context, tables, managers, policy or RematerializationPolicy())
+        due, waiting = _with_retries(context.instance, due, retry_after_seconds)
         notes += waiting
         now, before = first_without_a_run(
             context, name, due, run_key=lambda each: each.run_key, limit=len(due)
         )
-        notes += [f"{_base(each.assets)} was requested before: {each.reason}" for each in before]
+        notes += [
+            f"{_base_name(each.assets)} was requested before: {each.reason}" for each in before
+        ]
         if not now:
             return SensorResult(skip_reason=f"Nothing to rematerialize: {'; '.join(notes)}")
         for each in now:
-            context.log.info(f"Requesting {_base(each.assets)}: {each.reason}")
+            context.log.info(f"Requesting {_base_name(each.assets)}: {each.reason}")
         return SensorResult(run_requests=[each.request(run_tags or {}) for each in now])
 
     return rematerialization_sensor
@@ -198,12 +201,14 @@ def build_rematerialization_schedule(
         execution_timezone=execution_timezone,
         default_status=default_status,
         required_resource_keys=set(managers),
-        description=f"Merges pending changes of {_named(tables)}.",
+        description=f"Merges pending changes of {_view_names(tables)}.",
     )
     def rematerialization_schedule(
         context: ScheduleEvaluationContext,
     ) -> list[RunRequest] | SkipReason:
-        due, notes = _due(context, tables, managers, policy or RematerializationPolicy(batches=1))
+        due, notes = _due_tables(
+            context, tables, managers, policy or RematerializationPolicy(batches=1)
+        )
         if not due:
             return SkipReason(f"Nothing to rematerialize: {'; '.join(notes)}")
         return [each.request(run_tags or {}) for each in due]
@@ -211,7 +216,7 @@ def build_rematerialization_schedule(
     return rematerialization_schedule
 
 
-def _due(
+def _due_tables(
     context: SensorEvaluationContext | ScheduleEvaluationContext,
     tables: Sequence[MergeOnReadAssets],
     managers: Sequence[str],
@@ -220,7 +225,7 @@ def _due(
     """Return the bases that are due, and a note on each of the others."""
     due, notes = [], []
     for each, manager in zip(tables, managers, strict=True):
-        base, locator = _base(each), run_locator(context.resources, manager)
+        base, locator = _base_name(each), run_locator(context.resources, manager)
         try:
             pending = pending_changes(merge_on_read_locations(locator, each.declaration))
         except SourceError as error:
@@ -249,20 +254,20 @@ def _due(
     return due, notes
 
 
-def _again(
+def _with_retries(
     instance: DagsterInstance, due: Sequence[Due], retry_after_seconds: float
 ) -> tuple[list[Due], list[str]]:
     """Return what is due now, with the number of its next run, and a note on what waits."""
     now, notes = [], []
     for each in due:
-        base = _base(each.assets)
+        base = _base_name(each.assets)
         wanted = RunsFilter(tags={REMATERIALIZES: base}, statuses=list(FINISHED_STATUSES))
         records = instance.get_run_records(wanted, limit=_MOST_ENDED)
-        ended = [record for record in records if _state(_run_key(record)) == each.state]
+        ended = [record for record in records if _run_key_state(_run_key_of(record)) == each.state]
         if not ended:
             now.append(each)
             continue
-        run, last = ended[0].dagster_run, max(_attempt(_run_key(record)) for record in ended)
+        run, last = ended[0].dagster_run, max(_attempt(_run_key_of(record)) for record in ended)
         if run.status == DagsterRunStatus.CANCELED:
             now.append(replace(each, attempt=last))  # which was requested before
             continue
@@ -281,11 +286,11 @@ def _again(
     return now, notes
 
 
-def _run_key(record: RunRecord) -> str:
+def _run_key_of(record: RunRecord) -> str:
     return record.dagster_run.tags.get(RUN_KEY_TAG, "")
 
 
-def _state(run_key: str) -> str:
+def _run_key_state(run_key: str) -> str:
     return run_key.rpartition("#")[0] if _numbered(run_key) else run_key
 
 
@@ -297,9 +302,9 @@ def _numbered(run_key: str) -> bool:
     return "#" in run_key and run_key.rpartition("#")[2].isdecimal()
 
 
-def _base(assets: MergeOnReadAssets) -> str:
+def _base_name(assets: MergeOnReadAssets) -> str:
     return assets.base.key.to_user_string()
 
 
-def _named(tables: Sequence[MergeOnReadAssets]) -> str:
+def _view_names(tables: Sequence[MergeOnReadAssets]) -> str:
     return ", ".join(each.view.key.to_user_string() for each in tables)

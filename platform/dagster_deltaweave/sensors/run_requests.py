@@ -33,16 +33,7 @@ class SensorArguments(TypedDict, total=False):
 
 
 def check_least(sensor: str, least: int, **given: float) -> None:
-    """Refuse numbers below the least with which a sensor does anything.
-
-    Args:
-        sensor: The sensor's name.
-        least: The least that makes sense.
-        given: The numbers, by the names of their arguments.
-
-    Raises:
-        DagsterInvalidDefinitionError: One is less.
-    """
+    """Refuse numbers below the least with which a sensor does anything."""
     for name, number in given.items():
         if not number >= least:  # nor may it be NaN
             raise DagsterInvalidDefinitionError(
@@ -51,11 +42,7 @@ def check_least(sensor: str, least: int, **given: float) -> None:
 
 
 def check_marker(sensor: str, marker: str | None) -> None:
-    """Refuse a marker without a name: each directory has it, also while it is being copied.
-
-    Raises:
-        DagsterInvalidDefinitionError: It is empty.
-    """
+    """Refuse a marker without a name: each directory has it, also while it is being copied."""
     if marker is not None and not marker.strip():
         raise DagsterInvalidDefinitionError(
             f"sensor {sensor}: marker is empty. Give the name of the file that is written last, or "
@@ -121,13 +108,6 @@ def first_without_a_run(
     limit: int,
 ) -> tuple[list[T], list[T]]:
     """Choose the first candidates without a run; return them and the candidates that have a run.
-
-    Args:
-        context: The context of the tick.
-        sensor_name: The sensor's name.
-        candidates: The candidates, in the order in which they are requested.
-        run_key: Gives the run key of a candidate, which identifies it permanently.
-        limit: How many to request at most.
 
     Returns:
         The candidates to request, and those that have a run. Together they are the first

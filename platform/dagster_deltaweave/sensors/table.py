@@ -21,7 +21,7 @@ from dagster import (
 )
 
 from dagster_deltaweave.dagster_private import DATA_VERSION_TAG
-from dagster_deltaweave.logs import DeltaLog, LoggedCommit, Position
+from dagster_deltaweave.logs import LoggedCommit, LogReader, Position
 from dagster_deltaweave.sensors.run_requests import (
     SensorArguments,
     added_partitions,
@@ -118,7 +118,7 @@ class Change:
 
 
 def look_at_table(
-    log: DeltaLog, progress: Progress | None, *, by_partition: bool
+    log: LogReader, progress: Progress | None, *, by_partition: bool
 ) -> tuple[Progress, list[LoggedCommit]] | None:
     """Return where the look at the table begins, and its commits from there; None without one."""
     commits = log.after(progress.seen) if progress else None
@@ -134,7 +134,7 @@ def look_at_table(
     return Progress(begin, unknown=progress.unknown if progress and is_cleaned_up else {}), commits
 
 
-def _newest_change(log: DeltaLog) -> list[LoggedCommit]:
+def _newest_change(log: LogReader) -> list[LoggedCommit]:
     """Return the newest commit that changed rows, or the newest of all if none in the log did."""
     newest = None
     for commit in log.newest_first():
@@ -155,12 +155,12 @@ def changes_to_request(
     """Return the changes to request, in order, and those of unknown partitions."""
     changing = [each for each in commits if each.changes_data]
     if partitions_def is None:
-        return [Change("", _spelt(each.position)) for each in changing[-1:]], {}
-    key_of = partition_key or _joined
+        return [Change("", _version_text(each.position)) for each in changing[-1:]], {}
+    key_of = partition_key or _joined_key
     changed: dict[str, str] = {}
     for commit in changing:
         for values in commit.partitions:
-            changed[key_of(dict(values))] = _spelt(commit.position)
+            changed[key_of(dict(values))] = _version_text(commit.position)
     changed = {each: changed[each] for each in sorted(changed) if each > progress.after}
     if known is None:
         return [Change(*each) for each in changed.items()], {}
@@ -170,13 +170,13 @@ def changes_to_request(
     return [Change(*each) for each in once_unknown.items() if each[0] in known], unknown
 
 
-def _joined(values: Mapping[str, str | None]) -> str:
+def _joined_key(values: Mapping[str, str | None]) -> str:
     return "|".join(
         _NULL_PARTITION if value is None else value for _, value in sorted(values.items())
     )
 
 
-def _spelt(position: Position) -> str:
+def _version_text(position: Position) -> str:
     return f"{position.version}@{position.timestamp}"
 
 
@@ -209,8 +209,8 @@ def progress_after(
 
 
 @dataclass(frozen=True)
-class _Watched:
-    """What a table sensor watches and requests: the arguments of `build_table_sensor`."""
+class _TableSensor:
+    """A sensor on a table: the arguments of `build_table_sensor`, and its tick."""
 
     name: str
     target: Target
@@ -219,12 +219,95 @@ class _Watched:
     partition_key: PartitionKeyOf | None
     source_asset: AssetKey | None
     max_requests_per_tick: int
-    run_tags: Mapping[str, str] = field(default_factory=dict)
+    run_tags: Mapping[str, str]
 
     @property
     def shown(self) -> str:
         """The table's name in messages."""
         return without_query(self.table)
+
+    def tick(self, context: SensorEvaluationContext) -> SensorResult:
+        """Look at the table once, and request what changed since the last look."""
+        if self.partitions_def is not None and context.repository_def is not None:
+            # Check here: Dagster's own error for a target without partitions names internals.
+            SensorTarget(context, self.target, self.partitions_def, self.table).partitioned  # noqa: B018
+        before = Progress.of(context.cursor)
+        if context.cursor and before is None:
+            context.log.warning(
+                "The cursor cannot be read: the run history says what was requested."
+            )
+        looked = self._look(before)
+        if looked is None:
+            return SensorResult(
+                skip_reason=f"There is no Delta table at {self.shown} yet.",
+                cursor=context.cursor,
+            )
+        progress, commits = looked
+        if before and progress.seen != before.seen:
+            context.log.warning(
+                f"The log of {self.shown} does not continue from version {before.seen.version}: "
+                "the table was recreated, or commits were cleaned up before the sensor saw them."
+            )
+        known = known_partitions(context, self.partitions_def)
+        changes, unknown = changes_to_request(
+            commits, progress, known, self.partitions_def, self.partition_key
+        )
+        changes = self._with_valid_keys(context, changes)
+        requested, passed = first_without_a_run(
+            context,
+            self.name,
+            changes,
+            run_key=lambda change: change.run_key,
+            limit=self.max_requests_per_tick,
+        )
+        dealt_with = len(requested) + len(passed)
+        cursor = progress_after(progress, commits, changes, dealt_with, unknown).to_cursor()
+        if not requested:
+            reason = _skip_reason(self.shown, progress, commits, len(passed), unknown)
+            return SensorResult(skip_reason=reason, cursor=cursor)
+        context.log.info(
+            f"Requesting {len(requested)} of {len(changes) - len(passed)} runs for {self.shown}."
+        )
+        return SensorResult(
+            run_requests=[_run_request(each, self.run_tags) for each in requested],
+            dynamic_partitions_requests=added_partitions(
+                context, self.partitions_def, [each.partition for each in requested]
+            ),
+            # What a tick leaves for the next ones is of the same commits.
+            asset_events=[_arrival(self.source_asset, self.shown, each) for each in commits[-1:]]
+            if self.source_asset and progress.until is None
+            else [],
+            cursor=cursor,
+        )
+
+    def _look(self, before: Progress | None) -> tuple[Progress, list[LoggedCommit]] | None:
+        """Return where the look begins, and the commits from there; None if there is no table."""
+        try:
+            log = LogReader(self.table)
+            looked = look_at_table(log, before, by_partition=self.partitions_def is not None)
+            if looked is not None and self.partitions_def is not None:
+                looked = looked[0], log.with_column_names(looked[1])
+        except (OSError, ValueError) as error:
+            raise SourceError(
+                f"its log cannot be read: {redacted(error)}",
+                table=self.shown,
+                operation="looking for new versions",
+                state=NOTHING_REQUESTED,
+            ) from None
+        return looked
+
+    def _with_valid_keys(
+        self, context: SensorEvaluationContext, changes: list[Change]
+    ) -> list[Change]:
+        """Keep the changes whose partitions Dagster accepts as keys; log the others."""
+        if self.partitions_def is None:
+            return changes
+        no_keys = [each for each in changes if not is_key(each.partition)]
+        if no_keys:
+            context.log.warning(
+                f"{self.shown} has partitions whose names Dagster refuses as keys: {no_keys}"
+            )
+        return [each for each in changes if each not in no_keys]
 
 
 def build_table_sensor(
@@ -281,9 +364,7 @@ def build_table_sensor(
     if partitions_def is not None:
         check_target_partitions(name, target)
     what = "changed partition" if partitions_def else "new version"
-    shown = without_query(table)
-
-    watched = _Watched(
+    sensor = _TableSensor(
         name,
         target,
         table,
@@ -293,98 +374,15 @@ def build_table_sensor(
         max_requests_per_tick,
         run_tags or {},
     )
-
     return SensorDefinition(
         name=name,
-        evaluation_fn=lambda context: _tick(context, watched),
+        evaluation_fn=lambda context: sensor.tick(context),
         target=target,
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
-        description=description or f"Requests one run for each {what} of {shown}.",
+        description=description or f"Requests one run for each {what} of {sensor.shown}.",
         **arguments,
     )
-
-
-def _tick(context: SensorEvaluationContext, watched: _Watched) -> SensorResult:
-    """Look at the table once, and request what changed since the last look."""
-    if watched.partitions_def is not None and context.repository_def is not None:
-        # Refuses a target without partitions in our words; Dagster's error is one of its inside.
-        SensorTarget(context, watched.target, watched.partitions_def, watched.table).partitioned  # noqa: B018
-    before = Progress.of(context.cursor)
-    if context.cursor and before is None:
-        context.log.warning("The cursor cannot be read: the run history says what was requested.")
-    looked = _look(watched, before)
-    if looked is None:
-        return SensorResult(
-            skip_reason=f"There is no Delta table at {watched.shown} yet.",
-            cursor=context.cursor,
-        )
-    progress, commits = looked
-    if before and progress.seen != before.seen:
-        context.log.warning(
-            f"The log of {watched.shown} does not continue from version {before.seen.version}: "
-            "the table was recreated, or commits were cleaned up before the sensor saw them."
-        )
-    known = known_partitions(context, watched.partitions_def)
-    changes, unknown = changes_to_request(
-        commits, progress, known, watched.partitions_def, watched.partition_key
-    )
-    if watched.partitions_def is not None:
-        changes = _with_valid_keys(context, watched, changes)
-    now, passed = first_without_a_run(
-        context,
-        watched.name,
-        changes,
-        run_key=lambda change: change.run_key,
-        limit=watched.max_requests_per_tick,
-    )
-    cursor = progress_after(progress, commits, changes, len(now) + len(passed), unknown).to_cursor()
-    if not now:
-        reason = _skip_reason(watched.shown, progress, commits, len(passed), unknown)
-        return SensorResult(skip_reason=reason, cursor=cursor)
-    context.log.info(
-        f"Requesting {len(now)} of {len(changes) - len(passed)} runs for {watched.shown}."
-    )
-    return SensorResult(
-        run_requests=[_run_request(each, watched.run_tags) for each in now],
-        dynamic_partitions_requests=added_partitions(
-            context, watched.partitions_def, [each.partition for each in now]
-        ),
-        # What a tick leaves for the next ones is of the same commits.
-        asset_events=[_arrival(watched.source_asset, watched.shown, each) for each in commits[-1:]]
-        if watched.source_asset and progress.until is None
-        else [],
-        cursor=cursor,
-    )
-
-
-def _with_valid_keys(
-    context: SensorEvaluationContext, watched: _Watched, changes: list[Change]
-) -> list[Change]:
-    """Keep the changes whose partitions Dagster accepts as keys; log the others."""
-    no_keys = [each for each in changes if not is_key(each.partition)]
-    if no_keys:
-        context.log.warning(
-            f"{watched.shown} has partitions whose names Dagster refuses as keys: {no_keys}"
-        )
-    return [each for each in changes if each not in no_keys]
-
-
-def _look(watched: _Watched, before: Progress | None) -> tuple[Progress, list[LoggedCommit]] | None:
-    """Return where the look begins, and the commits from there; None if there is no table."""
-    try:
-        log = DeltaLog(watched.table)
-        looked = look_at_table(log, before, by_partition=watched.partitions_def is not None)
-        if looked is not None and watched.partitions_def is not None:
-            looked = looked[0], log.with_column_names(looked[1])
-    except (OSError, ValueError) as error:
-        raise SourceError(
-            f"its log cannot be read: {redacted(error)}",
-            table=watched.shown,
-            operation="looking for new versions",
-            state=NOTHING_REQUESTED,
-        ) from None
-    return looked
 
 
 def _skip_reason(

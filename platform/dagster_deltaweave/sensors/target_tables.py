@@ -135,11 +135,7 @@ class SensorTarget:
 
     @cached_property
     def partitioned(self) -> frozenset[AssetKey]:
-        """The assets that have the partitions that land, or else others; of a job of ops, itself.
-
-        Raises:
-            DagsterInvalidDefinitionError: The target has no partitions.
-        """
+        """Return the assets with the landing partitions, or else others; of ops, their job."""
         definitions = self.repository.assets_defs_by_key
         of_key = {
             key: definitions[key].specs_by_key[key].partitions_def
@@ -186,14 +182,7 @@ class SensorTarget:
         return sorted(selection.resolve(self.repository.asset_graph))
 
     def assets(self, margin: int) -> list[TargetAsset]:
-        """Return the assets that have the partitions that land, and what their tables hold.
-
-        Args:
-            margin: As in `TargetAsset`.
-
-        Raises:
-            SourceError: A log cannot be read.
-        """
+        """Return the assets that have the partitions that land, and what their tables hold."""
         return [self._asset(key, margin) for key in sorted(self.partitioned)]
 
     def _asset(self, key: AssetKey, margin: int) -> TargetAsset:
@@ -207,13 +196,13 @@ class SensorTarget:
             location = self._location(definition, key, declaration)
         if location is None:
             return TargetAsset(key, declaration, margin=margin)
-        return TargetAsset(key, declaration, True, _held(location, key), margin)
+        return TargetAsset(key, declaration, True, _held_in(location, key), margin)
 
     def _location(
         self, definition: AssetsDefinition, key: AssetKey, declaration: TableDeclaration
     ) -> str | None:
         """Return where the asset's log can be read, if it can be without Spark."""
-        needed, name = _needed(definition, key), _manager_of(definition, key)
+        needed, name = _needed_resources(definition, key), _manager_of(definition, key)
         try:
             with build_resources(needed, instance=self.context.instance) as resources:
                 locator = getattr(getattr(resources, name, None), "locator", None)
@@ -238,13 +227,6 @@ def check_target_partitions(sensor: str, target: Target) -> None:
     """Refuse a target without partitions, if definitions or a job of ops are given for it.
 
     Of assets that are named by keys or selections, the first tick knows.
-
-    Args:
-        sensor: The sensor's name.
-        target: What it starts for each partition.
-
-    Raises:
-        DagsterInvalidDefinitionError: The target has no partitions.
     """
     if isinstance(target, JobDefinition):
         if target.partitions_def is None and not target.asset_layer.executable_asset_keys:
@@ -271,7 +253,7 @@ def _manager_of(definition: AssetsDefinition, key: AssetKey) -> str:
     return definition.get_io_manager_key_for_asset_key(key)
 
 
-def _needed(definition: AssetsDefinition, key: AssetKey) -> dict[str, ResourceDefinition]:
+def _needed_resources(definition: AssetsDefinition, key: AssetKey) -> dict[str, ResourceDefinition]:
     """Return an asset's IO manager and the resources that it needs, of those bound to the asset."""
     bound, left = definition.resource_defs, [_manager_of(definition, key)]
     needed: dict[str, ResourceDefinition] = {}
@@ -283,7 +265,7 @@ def _needed(definition: AssetsDefinition, key: AssetKey) -> dict[str, ResourceDe
     return needed
 
 
-def _held(location: str, key: AssetKey) -> HeldPartitions | None:
+def _held_in(location: str, key: AssetKey) -> HeldPartitions | None:
     try:
         return merged_partitions(location, key)
     except (OSError, ValueError, KeyError) as error:

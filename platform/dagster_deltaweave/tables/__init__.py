@@ -2,24 +2,15 @@
 
 - `declaration`: what decorators or metadata declare about a table: where it is, how it is written.
 - `options`: the options of merges and of change events, as decorators and YAML give them.
-- `metadata_declarations`: reads and writes declarations, and columns, in the metadata of assets.
-- `locator`: `TableLocator`: finds and opens the table of an asset, and refuses that of another.
-- `places`: in which directories and tables assets keep data; refuses tables inside one another.
+- `metadata_declarations`: reads and writes declarations, and columns, in the metadata of assets;
+  `Changes`: rows, and the upstream version that they apply.
+- `locator`: `TableLocator`: finds and opens the table of an asset; refuses that of another, and
+  tables inside one another.
 - `named_asset`: the asset of a table, by its definition or its key.
-- `applied_changes`: `Changes`: rows, and the upstream version that they apply.
 """
 
 from __future__ import annotations
 
-from dagster_deltaweave.tables.applied_changes import (
-    READ_CHANGED,
-    READ_METADATA_KEY,
-    READ_TOUCHED,
-    Changes,
-    ChangesOfPartitions,
-    application_id,
-    touched_upstreams,
-)
 from dagster_deltaweave.tables.declaration import (
     TYPE_WIDENING,
     UPSERT_CLAUSES,
@@ -28,7 +19,7 @@ from dagster_deltaweave.tables.declaration import (
     MergeOnReadDeclaration,
     Namespace,
     TableDeclaration,
-    TablePlace,
+    TableLocation,
     WriteDeclaration,
     WriteMode,
     equal_keys_condition,
@@ -37,22 +28,33 @@ from dagster_deltaweave.tables.declaration import (
 from dagster_deltaweave.tables.locator import (
     MergeOnReadLocations,
     TableLocator,
+    check_locations,
     check_owner,
+    check_parents,
     load_merge_on_read,
     merge_on_read_locations,
     open_merge_on_read,
+    path_under,
+    problem_of_table_key,
     run_locator,
     with_owner,
 )
 from dagster_deltaweave.tables.metadata_declarations import (
     PARTITION_EXPR,
+    READ_CHANGED,
+    READ_METADATA_KEY,
+    READ_TOUCHED,
+    Changes,
+    ChangesOfPartitions,
+    application_id,
     column_schema,
     declaration_metadata,
     declared_column_schema,
     merge_declaration_in,
     partition_expr_in,
     table_declaration,
-    table_place,
+    table_location,
+    touched_upstreams,
 )
 from dagster_deltaweave.tables.named_asset import (
     AssetOrKey,
@@ -63,20 +65,14 @@ from dagster_deltaweave.tables.named_asset import (
 from dagster_deltaweave.tables.options import (
     CurrentTableOptions,
     Duration,
-    EventOptions,
+    EventArguments,
     IdempotentBy,
-    MergeOnReadOptions,
+    MergeOnReadArguments,
     MergeOptions,
     Order,
     SchemaPolicy,
     TableOptions,
     options_in,
-)
-from dagster_deltaweave.tables.places import (
-    check_parents,
-    check_places,
-    path_under,
-    problem_of_table_key,
 )
 
 __all__ = [
@@ -92,28 +88,28 @@ __all__ = [
     "ChangesOfPartitions",
     "CurrentTableOptions",
     "Duration",
-    "EventOptions",
+    "EventArguments",
     "IdempotentBy",
     "MergeDeclaration",
+    "MergeOnReadArguments",
     "MergeOnReadAssets",
     "MergeOnReadDeclaration",
     "MergeOnReadLocations",
-    "MergeOnReadOptions",
     "MergeOptions",
     "NamedAsset",
     "Namespace",
     "Order",
     "SchemaPolicy",
     "TableDeclaration",
+    "TableLocation",
     "TableLocator",
     "TableOptions",
-    "TablePlace",
     "WriteDeclaration",
     "WriteMode",
     "application_id",
+    "check_locations",
     "check_owner",
     "check_parents",
-    "check_places",
     "column_schema",
     "declaration_metadata",
     "declared_column_schema",
@@ -130,7 +126,7 @@ __all__ = [
     "problem_of_table_key",
     "run_locator",
     "table_declaration",
-    "table_place",
+    "table_location",
     "touched_upstreams",
     "with_owner",
 ]

@@ -16,7 +16,7 @@ from dagster import AssetKey
 
 from dagster_deltaweave.tables.options import (
     CurrentTableOptions,
-    MergeOnReadOptions,
+    MergeOnReadArguments,
     MergeOptions,
     TableOptions,
     options_in,
@@ -90,7 +90,7 @@ class Namespace:
                     f"{part!r} is no name in a catalog: catalogs make directories of names.",
                     "Name another schema, or give the asset another key.",
                 )
-        return ".".join(map(_spelled, parts))
+        return ".".join(map(_spelled_name, parts))
 
 
 NO_NAMESPACE = Namespace()
@@ -101,11 +101,8 @@ def namespace_in(metadata: Mapping[str, Any], asset: str) -> Namespace:
 
     Before Dagster had `dagster/column_schema`, `schema` was a common key for a table's columns: a
     `TableSchema` under it is no name.
-
-    Raises:
-        StatementError: A name is empty.
     """
-    names = {word: _text(metadata.get(word)) for word in (CATALOG, SCHEMA)}
+    names = {word: _metadata_text(metadata.get(word)) for word in (CATALOG, SCHEMA)}
     for word, name in names.items():
         if name is not None and not name.strip():
             raise locating_error(
@@ -133,12 +130,12 @@ def full_names(spark: SparkSession) -> Callable[[str], str]:
     return full_name
 
 
-def _spelled(name: str) -> str:
+def _spelled_name(name: str) -> str:
     # Names without quotes where SQL needs none: Dagster shows them, and other tools write them so.
     return name if _PLAIN.fullmatch(name) else quoted(name)
 
 
-def _text(value: Any) -> str | None:
+def _metadata_text(value: Any) -> str | None:
     value = getattr(value, "value", value)  # of a MetadataValue
     return value if isinstance(value, str) else None
 
@@ -181,9 +178,7 @@ def not_older(clause: Clause, sequence: str | None) -> Clause:
     A target row without a sequence is older than all source rows. A source row without a sequence
     is older than all target rows with one.
 
-    Args:
-        clause: The clause.
-        sequence: Column of source and target that says which row is newer; None if none does.
+    `sequence`: column of source and target that says which row is newer; None if none does.
     """
     if sequence is None or clause.kind != "matched":
         return clause
@@ -222,7 +217,7 @@ WriteMode = Literal["append", "overwrite", "replace_where"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TablePlace:
+class TableLocation:
     """What is declared of where an asset's table is; the IO manager says the rest.
 
     Attributes:
@@ -249,7 +244,7 @@ class TablePlace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableDeclaration(TablePlace, TableOptions):
+class TableDeclaration(TableLocation, TableOptions):
     """The table of an asset, however it is written.
 
     Attributes:
@@ -488,7 +483,7 @@ class MergeOnReadDeclaration(TableDeclaration):
     base_path: str | None = None
     changes_path: str | None = None
     checkpoint: str | None = None
-    options: MergeOnReadOptions
+    options: MergeOnReadArguments
 
     can_be_rebuilt: ClassVar[bool] = False
 
@@ -504,7 +499,7 @@ class MergeOnReadDeclaration(TableDeclaration):
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments of `deltaweave.MergeOnReadTable`."""
-        return options_in(MergeOnReadOptions, self.options)
+        return options_in(MergeOnReadArguments, self.options)
 
     @property
     def rescued(self) -> str | bool:
@@ -525,9 +520,6 @@ class MergeOnReadDeclaration(TableDeclaration):
         """Return the declaration with its assets' actual keys, derived from the one known key.
 
         Definitions may get a prefix after they were declared (`load_assets_from_modules`).
-
-        Args:
-            key: The key of this part's asset.
 
         Raises:
             StatementError: The asset was renamed, so that the others are not found.

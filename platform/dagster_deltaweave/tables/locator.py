@@ -1,31 +1,38 @@
-"""Finds the tables of assets by their root or their schema, and opens them in a session.
+"""Finds and opens the tables of assets, and refuses tables inside one another.
 
-Code that looks up a table by its asset key takes this value instead of the whole IO manager. The
-name of a table in a schema is only the last part of its asset's key, so keys of two assets may give
-one name: a table property says which asset created it.
+The name of a table in a schema is only the last part of its asset's key, so keys of two assets may
+give one name: a table property says which asset created it. VACUUM deletes all files under a
+table's path that the table does not know, so no table may be inside another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dagster import AssetKey
+from dagster import AssetKey, OutputContext
 
 import deltaweave
-from dagster_deltaweave.tables.applied_changes import READ_METADATA_KEY
+from dagster_deltaweave.dagster_private import AssetGraph, CheckError
+from dagster_deltaweave.storage import local_path, normalized_location
 from dagster_deltaweave.tables.declaration import (
     NO_NAMESPACE,
     MergeOnReadDeclaration,
     Namespace,
     TableDeclaration,
-    TablePlace,
+    TableLocation,
     locating_error,
 )
-from dagster_deltaweave.tables.places import path_under
-from deltaweave.errors import NOTHING_READ, SourceError
-from deltaweave.identifiers import string_token
+from dagster_deltaweave.tables.metadata_declarations import (
+    READ_METADATA_KEY,
+    table_declaration,
+    table_location,
+)
+from deltaweave.errors import NOTHING_READ, DeltaweaveError, SourceError, StatementError
+from deltaweave.identifiers import is_path, string_token
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,10 +56,6 @@ def with_owner(declaration: Declaration, key: AssetKey) -> Declaration:
 def check_owner(table: Table, declaration: TableDeclaration) -> None:
     """Refuse to write a table that another asset created.
 
-    Args:
-        table: The table, which exists.
-        declaration: What is declared of it, and by which asset if that matters.
-
     Raises:
         StatementError: It is another asset's.
     """
@@ -62,15 +65,7 @@ def check_owner(table: Table, declaration: TableDeclaration) -> None:
 
 
 def check_is_of(table: Table, own: str) -> None:
-    """Refuse a table that another asset than this one created.
-
-    Args:
-        table: The table, which exists.
-        own: The asset's key, as Dagster spells it.
-
-    Raises:
-        StatementError: It is another asset's.
-    """
+    """Refuse a table that another asset than this one created."""
     owner = table.setting(OWNER)
     if owner in (None, own):
         return
@@ -103,62 +98,58 @@ class TableLocator:
         """The session that opens the tables; started or found on first use."""
         return self.spark.session
 
-    def table(self, key: AssetKey, place: TablePlace | None = None) -> Table:
+    def table(self, key: AssetKey, location: TableLocation | None = None) -> Table:
         """Open the table of an asset: where it is declared, in its schema, or under the root.
 
         Raises:
             StatementError: There can be no table at its key or of its name. Or the default schema
                 alone gives it a name, and the table of that name is another asset's.
         """
-        path_or_name = self.path_or_name(key, place)  # before a session starts
+        path_or_name = self.path_or_name(key, location)  # before a session starts
         table = deltaweave.Table(self.session, path_or_name)
-        if not self._is_named_for_it(place or TablePlace()) and table.exists():
+        if not self._is_named_for_it(location or TableLocation()) and table.exists():
             check_is_of(table, key.to_user_string())
         return table
 
-    def path_or_name(self, key: AssetKey, place: TablePlace | None = None) -> str:
+    def path_or_name(self, key: AssetKey, location: TableLocation | None = None) -> str:
         """Return where the table of an asset is; this needs no session.
 
         Raises:
             StatementError: There can be no table at its key, or of its name.
         """
-        declared = place or TablePlace()
+        declared = location or TableLocation()
         if declared.table:
             return declared.table
         if self.is_under_root(declared):
             return path_under(self.root, key)
         return declared.namespace.or_else(self.namespace).name_of(key)
 
-    def is_known(self, place: TablePlace) -> bool:
+    def is_known(self, location: TableLocation) -> bool:
         """Return whether the table is the asset's own, not one that the default schema gives it.
 
         An asset that declares neither a table nor how it is written may have none; keys of other
         assets may give the same name.
         """
-        return isinstance(place, TableDeclaration) or self._is_named_for_it(place)
+        return isinstance(location, TableDeclaration) or self._is_named_for_it(location)
 
-    def _is_named_for_it(self, place: TablePlace) -> bool:
-        """Return whether the place is the asset's alone, and not a name from the default schema."""
-        return place.is_given or self.is_under_root(place)
+    def _is_named_for_it(self, location: TableLocation) -> bool:
+        """Return whether the location is the asset's alone, not a name in the default schema."""
+        return location.is_given or self.is_under_root(location)
 
-    def is_under_root(self, place: TablePlace) -> bool:
+    def is_under_root(self, location: TableLocation) -> bool:
         """Return whether the table is at its key under the root.
 
         Those of a merge-on-read table are so in any schema: sensors and checks read their logs
         without Spark, and so without a catalog.
         """
-        if place.table:
+        if location.table:
             return False
-        namespace = place.namespace.or_else(self.namespace)
-        return isinstance(place, MergeOnReadDeclaration) or not namespace.is_given
+        namespace = location.namespace.or_else(self.namespace)
+        return isinstance(location, MergeOnReadDeclaration) or not namespace.is_given
 
 
 def run_locator(resources: object, io_manager_key: str) -> TableLocator:
     """Return the locator of a run: that of the IO manager among its resources.
-
-    Args:
-        resources: The resources of a context.
-        io_manager_key: Resource key of the `SparkDeltaIOManager`.
 
     Raises:
         StatementError: The resource is another one.
@@ -219,11 +210,6 @@ def load_merge_on_read(
 ) -> DataFrame:
     """Read the rows of the view or of the base alone, lazily.
 
-    Args:
-        tables: Where the tables are.
-        declaration: The declaration of the view or the base.
-        metadata: The metadata of the input.
-
     Raises:
         SourceError: The input asks for touched or changed rows.
         StatementError: The condition uses other columns than keys.
@@ -243,3 +229,273 @@ def load_merge_on_read(
         return table.read(where=where)
     rows = table.read_optimized()
     return rows if where is None else rows.where(where)
+
+
+PathOf = Callable[[AssetKey, TableLocation | None], str]
+"""Gives the path or catalog name of an asset's table, by its key and declaration."""
+
+NameOf = Callable[[str], str]
+"""Gives the full name of a table of a catalog, equal for all spellings of its name."""
+
+
+@dataclass(frozen=True)
+class DataLocation:
+    """A directory, or a table of a catalog, in which an asset keeps data.
+
+    Attributes:
+        asset: The asset.
+        path: The directory, or the table's full name; a name does not say in which directory the
+            table is.
+        is_declared: Whether the user declared it: two assets may share a table on purpose, but no
+            asset may share the table of a merge-on-read asset.
+        is_merged_on_read: Whether the asset is part of a merge-on-read table.
+        is_name: Whether it is the table of a catalog.
+        is_plain: Whether the asset declares nothing, so that it need not have a table.
+    """
+
+    asset: AssetKey
+    path: str
+    is_declared: bool
+    is_merged_on_read: bool = False
+    is_name: bool = False
+    is_plain: bool = False
+
+    @cached_property
+    def where(self) -> str:
+        """The path as it is compared: equal for all spellings, and with links followed."""
+        return self.path if self.is_name else normalized_location(self.path)
+
+
+def locations_of_assets(
+    graph: AssetGraph, asset: AssetKey, path_of: PathOf, full_name: NameOf
+) -> Iterator[DataLocation]:
+    """Yield the locations of assets of one IO manager, and of assets that declare a table."""
+    own_manager = graph.get(asset).io_manager_key
+    for key in graph.materializable_asset_keys:
+        node = graph.get(key)
+        is_ours = node.io_manager_key == own_manager
+        declaration = declaration_in(node.metadata, key)
+        if declaration is not None:
+            yield from locations_of(key, declaration, path_of if is_ours else None, full_name)
+        elif is_ours and (path := _plain_path(key, node.metadata, path_of)):
+            yield DataLocation(key, path, False, is_plain=True)
+
+
+def locations_of(
+    key: AssetKey, declaration: TableDeclaration, path_of: PathOf | None, full_name: NameOf
+) -> Iterator[DataLocation]:
+    """Yield the locations of one asset; without `path_of`, those that it declares itself."""
+    for path, is_declared in _paths(key, declaration, path_of):
+        if is_path(path):
+            is_merged_on_read = isinstance(declaration, MergeOnReadDeclaration)
+            yield DataLocation(key, path, is_declared, is_merged_on_read)
+        else:
+            try:
+                name = full_name(path)
+            except DeltaweaveError:
+                continue  # it is no name: that asset's own runs report the error
+            yield DataLocation(key, name, is_declared, is_name=True)
+
+
+def _plain_path(key: AssetKey, metadata: Mapping[str, Any], path_of: PathOf) -> str | None:
+    """Return the path of the table of an asset that declares nothing, if it has one."""
+    try:
+        path = path_of(key, table_location(metadata, asset=key.to_user_string()))
+    except StatementError:
+        return None  # that asset's own runs report the error
+    return path if is_path(path) else None
+
+
+def locations_of_base(
+    declaration: TableDeclaration | None, path_of: PathOf
+) -> Iterator[DataLocation]:
+    """Yield the location of the base that a run of its changes creates, even outside the graph."""
+    if isinstance(declaration, MergeOnReadDeclaration) and declaration.part == "changes":
+        path = path_of(declaration.base, declaration.of_part("base"))
+        if is_path(path):
+            yield DataLocation(declaration.base, path, False, True)
+
+
+def _paths(
+    key: AssetKey, declaration: TableDeclaration, path_of: PathOf | None
+) -> Iterator[tuple[str, bool]]:
+    part = declaration.part if isinstance(declaration, MergeOnReadDeclaration) else None
+    if part == "view":
+        return
+    if declaration.table is not None:
+        path = declaration.table
+    elif path_of is None and not (declaration.namespace.schema and declaration.namespace.catalog):
+        return  # only its IO manager knows
+    else:
+        try:
+            path = (path_of or _by_metadata)(key, declaration)
+        except StatementError:
+            return  # that asset's own runs report the error
+    yield path, declaration.table is not None and part is None
+    if isinstance(declaration, MergeOnReadDeclaration) and part == "changes":
+        yield declaration.checkpoint or f"{path}_checkpoint", False
+
+
+def _by_metadata(key: AssetKey, location: TableLocation | None) -> str:
+    assert location is not None
+    return location.namespace.name_of(key)
+
+
+def declaration_in(metadata: Mapping[str, Any], key: AssetKey) -> TableDeclaration | None:
+    """Return the declaration in an asset's metadata; None if there is no valid one."""
+    try:
+        return table_declaration(metadata, asset=key.to_user_string())
+    except StatementError:
+        return None  # that asset's own runs report the error
+
+
+_ANOTHER_KEY = (
+    "Give one of the two assets another key, or a table of its own elsewhere. VACUUM of the outer "
+    "table deletes the files of the inner one."
+)
+_ANOTHER_SCHEMA = (
+    "Give one of the two assets another schema in its metadata, or another key. If they share the "
+    "table on purpose, declare it for both by table=…."
+)
+
+
+def problem_of_table_key(key: AssetKey) -> str | None:
+    """Return why a table cannot be at this key under a root; None if it can."""
+    for part in "/".join(key.path).split("/"):
+        if part in ("", ".", ".."):
+            return f"{part!r} in its key leads out of the key's own directory."
+        if part.lower() == "_delta_log":
+            return "_delta_log in its key is the log of another table."
+        if any(character in "`\\" or ord(character) < 32 for character in part):
+            return f"{part!r} in its key is not a valid directory name."
+    return None
+
+
+def path_under(root: str, key: AssetKey) -> str:
+    """Return the path of the table at a key under a root.
+
+    Raises:
+        StatementError: The key leads elsewhere.
+    """
+    problem = problem_of_table_key(key)
+    if problem is not None:
+        raise locating_error(
+            key.to_user_string(),
+            problem,
+            "Give the asset another key, or its table a path of its own.",
+        )
+    return "/".join([root.rstrip("/"), *key.path])
+
+
+def check_parents(path_or_name: str, location: str, is_table: Callable[[str], bool]) -> None:
+    """Refuse to create a table inside an existing table, whoever owns it.
+
+    Raises:
+        StatementError: A directory above it is a table.
+    """
+    hint = _ANOTHER_KEY if is_path(path_or_name) else _ANOTHER_SCHEMA
+    for parent in parents(location):
+        if is_table(parent):
+            raise _misplaced("its table would be inside the one", path_or_name, parent, hint)
+
+
+def parents(location: str) -> Iterator[str]:
+    """Yield the directories above a location, from the nearest to the bucket or to one below `/`.
+
+    >>> list(parents("s3a://bucket/sales/orders")), list(parents("file:/lake/orders"))
+    (['s3a://bucket/sales', 's3a://bucket'], ['file:/lake'])
+    """
+    start, slash, path = location.rstrip("/").rpartition("://")
+    names = path.split("/")
+    highest = 1 if slash and names[0] else 2
+    for number in range(len(names) - 1, highest - 1, -1):
+        yield start + slash + "/".join(names[:number])
+
+
+def check_locations(
+    context: OutputContext,
+    path_of: PathOf,
+    full_name: NameOf,
+    location: str,
+    declaration: TableDeclaration,
+    *,
+    is_made: bool,
+    is_table: Callable[[str], bool],
+) -> None:
+    """Refuse a table that is inside another asset's table, around it, or at its location.
+
+    If an earlier release created a table at such a location, or two assets write one table at a
+    path, it is still written, with a warning. A table of a schema that is that of another
+    asset, too, is never written: keys with other prefixes give one name there. Where two assets
+    share a table on purpose, both declare it by `table=…`. An asset that declares nothing
+    shares with none, and is in nobody's way before it has a table: it may never have one.
+
+    Raises:
+        StatementError: Another asset's data is at, in or around its path.
+    """
+    graph = _graph(context)
+    key = context.asset_key
+    others = list(locations_of_assets(graph, key, path_of, full_name))
+    own = list(locations_of(key, declaration, path_of, full_name))
+    own += [replace(each, path=location, is_name=False) for each in own if each.is_name]
+    own += locations_of_base(declaration, path_of)
+    is_plain = declaration_in(graph.get(key).metadata, key) is None
+    for other in others:
+        if other.asset == key:
+            continue
+        for mine in own:
+            if mine.asset == other.asset:
+                continue
+            problem = _overlap(mine, other)
+            if problem is None or (other.is_plain and not is_table(other.path)):
+                continue
+            name = other.asset.to_user_string()
+            hint = _ANOTHER_SCHEMA if mine.is_name else _ANOTHER_KEY
+            error = _misplaced(f"{problem} {name},", mine.path, other.path, hint)
+            is_taken = _is_same(mine.where, other.where) and not _is_shared(mine, other)
+            if is_plain or is_taken or not is_made:
+                raise error
+            context.log.warning(f"{error}\nIts table is there already, so it is written.")
+
+
+def _is_shared(mine: DataLocation, other: DataLocation) -> bool:
+    """Return whether two assets write rows into one table, and neither is merged on read."""
+    is_merged_on_read = mine.is_merged_on_read or other.is_merged_on_read
+    return mine.where == other.where and not is_merged_on_read and not mine.is_name
+
+
+def _misplaced(problem: str, path: str, other: str, hint: str) -> StatementError:
+    return StatementError(f"{problem} at {other}.", table=path, operation="locating", hint=hint)
+
+
+def _overlap(mine: DataLocation, other: DataLocation) -> str | None:
+    one, two = mine.where, other.where
+    if one == two:
+        both = mine.is_declared and other.is_declared
+        return None if both else "its table would have the path of the table of"
+    if _is_same(one, two):
+        return "on this storage, which ignores case, its table would be that of"
+    if one.startswith(f"{two}/"):
+        return "its table would be inside the table of"
+    return "its table would contain the table of" if two.startswith(f"{one}/") else None
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Return whether two paths are one directory: on some disks, names may differ in case."""
+    if one == other:
+        return True
+    if one.casefold() != other.casefold() or local_path(one) is None:
+        return False
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False  # one of them does not exist
+
+
+def _graph(context: OutputContext) -> AssetGraph:
+    """Return the assets of the code location; for a run outside of one, those of its job."""
+    step = context.step_context
+    try:
+        return step.repository_def.asset_graph
+    except CheckError:
+        return step.job_def.asset_layer.asset_graph

@@ -1,16 +1,25 @@
 """Reads and writes declarations in the metadata of assets: from decorators, or plain entries.
 
-The columns that a declaration gives its table are shown before a run, in Dagster's type.
+The columns that a declaration gives its table are shown before a run, in Dagster's type. What an
+input reads of its upstream is metadata, too; `Changes` hands back what was applied of it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from dagster import AssetKey, MetadataValue, TableColumn, TableColumnConstraints, TableSchema
+from dagster import (
+    AssetKey,
+    AssetsDefinition,
+    MetadataValue,
+    OpDefinition,
+    TableColumn,
+    TableColumnConstraints,
+    TableSchema,
+)
 
 from dagster_deltaweave.dagster_private import ObjectMetadataValue
 from dagster_deltaweave.tables.declaration import (
@@ -20,7 +29,7 @@ from dagster_deltaweave.tables.declaration import (
     MergeDeclaration,
     MergeOnReadDeclaration,
     TableDeclaration,
-    TablePlace,
+    TableLocation,
     WriteDeclaration,
     equal_keys_condition,
     locating_error,
@@ -30,7 +39,10 @@ from dagster_deltaweave.tables.options import IdempotentBy, Order, SchemaPolicy
 from deltaweave.errors import StatementError
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+
+    from deltaweave import ChangedRows, TouchedRows
 
 
 _QUOTED = r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\"|`(?:[^`]|``)*`"
@@ -119,7 +131,7 @@ PARTITION_EXPR = "partition_expr"
 """Dagster's own metadata key of the expression that gives the partition of a table's row."""
 
 _PREFIX = "deltaweave/"
-_Place = TypeVar("_Place", bound=TablePlace)
+_Location = TypeVar("_Location", bound=TableLocation)
 _MODES = frozenset({"append", "overwrite", "replace_where", "merge"})
 _ENTRIES = frozenset(
     {
@@ -174,7 +186,7 @@ def table_declaration(metadata: Mapping[str, Any], *, asset: str) -> TableDeclar
     return None if declared is None else _in_namespace(declared, metadata, asset)
 
 
-def table_place(metadata: Mapping[str, Any], *, asset: str) -> TablePlace:
+def table_location(metadata: Mapping[str, Any], *, asset: str) -> TableLocation:
     """Return where an asset's table is, even if nothing declares how it is written.
 
     If its metadata declares that too, this is the whole declaration.
@@ -185,20 +197,20 @@ def table_place(metadata: Mapping[str, Any], *, asset: str) -> TablePlace:
     declared = table_declaration(metadata, asset=asset)
     if declared is not None:
         return declared
-    table = _plain(metadata.get(f"{_PREFIX}table"))
+    table = _plain_value(metadata.get(f"{_PREFIX}table"))
     if table is not None and not isinstance(table, str):
-        raise _wrong(asset, f"{_PREFIX}table is {table!r}", {"a path", "a name"})
-    return _in_namespace(TablePlace(table=table), metadata, asset)
+        raise _wrong_metadata_error(asset, f"{_PREFIX}table is {table!r}", {"a path", "a name"})
+    return _in_namespace(TableLocation(table=table), metadata, asset)
 
 
 def partition_expr_in(metadata: Mapping[str, Any]) -> str | Mapping[str, str] | None:
     """Return the expression of a row's partition in an asset's metadata; None if there is none."""
-    expression: str | Mapping[str, str] | None = _plain(metadata.get(PARTITION_EXPR))
+    expression: str | Mapping[str, str] | None = _plain_value(metadata.get(PARTITION_EXPR))
     return expression
 
 
-def _in_namespace(declared: _Place, metadata: Mapping[str, Any], asset: str) -> _Place:
-    """Add the catalog and schema of the metadata, if there are any, to the declared place."""
+def _in_namespace(declared: _Location, metadata: Mapping[str, Any], asset: str) -> _Location:
+    """Add the catalog and schema of the metadata, if there are any, to the declared location."""
     namespace = namespace_in(metadata, asset)
     if not namespace.is_given:
         return declared
@@ -220,7 +232,7 @@ def _in_namespace(declared: _Place, metadata: Mapping[str, Any], asset: str) -> 
 def _plain_declaration(metadata: Mapping[str, Any], asset: str) -> TableDeclaration | None:
     """Build the declaration from plain metadata entries; None if they do not say how to write."""
     given = {
-        key.removeprefix(_PREFIX): _plain(value)
+        key.removeprefix(_PREFIX): _plain_value(value)
         for key, value in metadata.items()
         if key.startswith(_PREFIX)
     }
@@ -229,9 +241,11 @@ def _plain_declaration(metadata: Mapping[str, Any], asset: str) -> TableDeclarat
         return None
     unknown = set(given) - _ENTRIES
     if unknown:
-        raise _wrong(asset, f"{_PREFIX}{min(unknown)} is not a known entry", _ENTRIES)
+        raise _wrong_metadata_error(
+            asset, f"{_PREFIX}{min(unknown)} is not a known entry", _ENTRIES
+        )
     if mode not in _MODES:
-        raise _wrong(asset, f"{WRITE} is {mode!r}", _MODES)
+        raise _wrong_metadata_error(asset, f"{WRITE} is {mode!r}", _MODES)
     keys = _names(given.pop("keys", ()))
     if (mode == "merge") != bool(keys):
         raise StatementError(
@@ -247,14 +261,18 @@ def _plain_declaration(metadata: Mapping[str, Any], asset: str) -> TableDeclarat
         )
     for name in ("order", "sequence_by", "unique_keys"):
         if name in given and mode != "merge":
-            raise _wrong(asset, f"{_PREFIX}{name} goes with {WRITE}: merge only", _MODES)
+            raise _wrong_metadata_error(
+                asset, f"{_PREFIX}{name} goes with {WRITE}: merge only", _MODES
+            )
     choices_of = {"schema_policy": SchemaPolicy, "idempotent_by": IdempotentBy, "order": Order}
     for name, choices in choices_of.items():
         if name in given and given[name] not in get_args(choices):
-            raise _wrong(asset, f"{_PREFIX}{name} is {given[name]!r}", set(get_args(choices)))
+            raise _wrong_metadata_error(
+                asset, f"{_PREFIX}{name} is {given[name]!r}", set(get_args(choices))
+            )
     if not isinstance(given.get("unique_keys", True), bool):
         problem = f"{_PREFIX}unique_keys is {given['unique_keys']!r}"
-        raise _wrong(asset, problem, {"True", "False"})
+        raise _wrong_metadata_error(asset, problem, {"True", "False"})
     for name in ("partition_by", "cluster_by"):
         given[name] = _names(given.get(name, ()))
     given["partition_expr"] = partition_expr_in(metadata)
@@ -270,7 +288,7 @@ def _instance_in(metadata: Mapping[str, Any]) -> object:
     return entry.instance if isinstance(entry, ObjectMetadataValue) else entry
 
 
-def _wrong(asset: str, problem: str, known: Set[str]) -> StatementError:
+def _wrong_metadata_error(asset: str, problem: str, known: Set[str]) -> StatementError:
     return StatementError(
         f"the asset's metadata is invalid: {problem}.",
         table=asset,
@@ -279,9 +297,69 @@ def _wrong(asset: str, problem: str, known: Set[str]) -> StatementError:
     )
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     return value.value if isinstance(value, MetadataValue) else value
 
 
 def _names(value: str | Sequence[str]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
+
+
+READ_METADATA_KEY = "deltaweave/read"
+"""Metadata key of an `AssetIn` that says what to load of the upstream table."""
+
+READ_TOUCHED = "touched"
+"""Value of that key: the rows of files that were touched since the version last applied."""
+
+READ_CHANGED = "changes"
+"""Value of that key: exactly the rows changed since then, from the upstream's change data feed."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The rows to write, and the touched or changed rows of the upstream table that they apply.
+
+    The merge commits `applied.until` together with the rows. So a run that is executed again
+    applies nothing twice, and the next run continues from there.
+
+    Attributes:
+        rows: The changes, as the merge's source: a DataFrame of Spark, pandas or Polars, or
+            Arrow's table or record batches.
+        applied: The touched or changed rows from the asset's input, unchanged.
+    """
+
+    rows: Any
+    applied: TouchedRows | ChangedRows | None = None
+
+
+@dataclass(frozen=True)
+class ChangesOfPartitions(Changes):
+    """Changes of several partitions, and which of them each row is of.
+
+    Attributes:
+        parts: Partition key to its rows, a DataFrame of Spark; `rows` has those of all.
+    """
+
+    parts: Mapping[str, DataFrame] = field(default_factory=dict)
+
+
+def application_id(upstream: AssetKey, downstream: AssetKey, table_id: str | None = None) -> str:
+    """Return the application id of `downstream`'s commits of the versions of `upstream` it applied.
+
+    `table_id`: Delta's id of the upstream's table; without it, the id that earlier releases used.
+    """
+    name = f"{upstream.to_user_string()}→{downstream.to_user_string()}"
+    return name if table_id is None else f"{name}@{table_id}"
+
+
+def touched_upstreams(definition: AssetsDefinition) -> list[AssetKey]:
+    """Return the upstream assets that this asset reads only by touched or changed rows."""
+    if not isinstance(definition.node_def, OpDefinition):
+        return []  # ops of a graph asset get whole tables
+    inputs = definition.op.ins
+    return [
+        key
+        for name, key in definition.keys_by_input_name.items()
+        if name in inputs
+        and (inputs[name].metadata or {}).get(READ_METADATA_KEY) in (READ_TOUCHED, READ_CHANGED)
+    ]

@@ -18,8 +18,8 @@ from dagster import (
 )
 
 from dagster_deltaweave.dagster_private import AssetGraph, CheckError
-from dagster_deltaweave.tables.declaration import MergeOnReadDeclaration, TablePlace
-from dagster_deltaweave.tables.metadata_declarations import table_declaration, table_place
+from dagster_deltaweave.tables.declaration import MergeOnReadDeclaration, TableLocation
+from dagster_deltaweave.tables.metadata_declarations import table_declaration, table_location
 from deltaweave.errors import StatementError
 
 AssetOrKey: TypeAlias = AssetsDefinition | AssetSpec | AssetKey | str
@@ -59,17 +59,7 @@ class MergeOnReadAssets(list[AssetsDefinition]):
 
 
 def one_or_more(assets: Any, kinds: tuple[Any, ...], of: str, wanted: str) -> list[Any]:
-    """Return what a builder got as a list, also if it got one alone.
-
-    Args:
-        assets: One, or several.
-        kinds: Their types.
-        of: What is built for them, to name it.
-        wanted: What they are in words.
-
-    Raises:
-        DagsterInvalidDefinitionError: There is none, or one of another type.
-    """
+    """Return what a builder got as a list, also if it got one alone."""
     if isinstance(assets, kinds) and not isinstance(assets, AssetChecksDefinition):
         return [assets]
     # Names are sequences too, and keys, specs and selections are tuples.
@@ -114,11 +104,6 @@ class NamedAsset:
         """The assets that a builder got, each once; a multi-asset is each of its own.
 
         Of what `@merge_on_read_asset` returns, they are those of its two tables.
-
-        Args:
-            assets: One, or several.
-            of: What is built for them, to name it.
-            io_manager_key: The resource key of their IO manager, if it is given; else their own.
 
         Raises:
             DagsterInvalidDefinitionError: There is none, or something names none.
@@ -169,39 +154,36 @@ class NamedAsset:
         """The key in the characters that names of ops may have; other keys may give it, too."""
         return "__".join(re.sub(r"[^A-Za-z0-9_]", "_", part) for part in self.key.path)
 
-    def declared_place(self, operation: str) -> TablePlace:
+    def declared_location(self, operation: str) -> TableLocation:
         """Return where the table is, or how it is written; nothing if only the key is given.
-
-        Args:
-            operation: What is to be done with the table, for error messages.
 
         Raises:
             StatementError: The metadata says it wrongly, or the asset is the view of a
                 merge-on-read table, which has no table.
         """
-        return _place(self.metadata or {}, self.key, operation)
+        return _location_of(self.metadata or {}, self.key, operation)
 
-    def place(self, context: OpExecutionContext, key: AssetKey, operation: str) -> TablePlace:
-        """Return the same as `declared_place`, by the key that the asset has in a run."""
+    def location(self, context: OpExecutionContext, key: AssetKey, operation: str) -> TableLocation:
+        """Return the location that is declared, by the key that the asset has in a run."""
         metadata = self.metadata
         if metadata is None:
             graph = _graph(context)
             metadata = graph.get(key).metadata if graph.has(key) else {}
-        return _place(metadata, key, operation)
+        return _location_of(metadata, key, operation)
 
 
-def _place(metadata: Mapping[str, Any], key: AssetKey, operation: str) -> TablePlace:
+def _location_of(metadata: Mapping[str, Any], key: AssetKey, operation: str) -> TableLocation:
     name = key.to_user_string()
-    place = table_place(metadata, asset=name)
-    if isinstance(place, MergeOnReadDeclaration) and place.part == "view":
+    location = table_location(metadata, asset=name)
+    if isinstance(location, MergeOnReadDeclaration) and location.part == "view":
         raise StatementError(
             "the view of a merge-on-read table has no table of its own.",
             table=name,
             operation=operation,
-            hint=f"Its tables are those of {place.base.to_user_string()} and "
-            f"{place.changes.to_user_string()}.",
+            hint=f"Its tables are those of {location.base.to_user_string()} and "
+            f"{location.changes.to_user_string()}.",
         )
-    return place
+    return location
 
 
 def _graph(context: OpExecutionContext) -> AssetGraph:

@@ -103,7 +103,7 @@ class MergeOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EventOptions:
+class EventArguments:
     """The options that all tables of change events have."""
 
     keys: Annotated[Sequence[str], Field(description="Columns that identify a row.")]
@@ -143,7 +143,7 @@ class EventOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurrentTableOptions(EventOptions):
+class CurrentTableOptions(EventArguments):
     """The options of a table that events keep current: of its rows, or of their histories."""
 
     stored_as_scd_type: Annotated[
@@ -158,7 +158,7 @@ class CurrentTableOptions(EventOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MergeOnReadOptions(EventOptions):
+class MergeOnReadArguments(EventArguments):
     """The options of a table whose events are appended now and merged later."""
 
     inserts: Annotated[

@@ -48,7 +48,7 @@ def test_a_decorator_and_its_component_take_each_option(
         (apply_changes, ChangeOptions),
         (MergeOnReadTable.__init__, MergeOnReadOptions),
         (cdc_asset, CurrentTableOptions),
-        (merge_on_read_asset, tables.MergeOnReadOptions),
+        (merge_on_read_asset, tables.MergeOnReadArguments),
     ],
 )
 def test_what_takes_the_options_hands_each_of_them_on(

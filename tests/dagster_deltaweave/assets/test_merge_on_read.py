@@ -301,7 +301,7 @@ def test_a_rematerialization_that_meets_a_conflict_is_tried_again(
         return rematerialize(table, strategy)
 
     monkeypatch.setattr(MergeOnReadTable, "rematerialize", conflicts_once)
-    monkeypatch.setattr("dagster_deltaweave.io_manager.run_retry._SECONDS_BEFORE_RETRY", 0)
+    monkeypatch.setattr("dagster_deltaweave.io_manager.step_attempts._SECONDS_BEFORE_RETRY", 0)
     result = run(*orders, selection=[orders.base])
     assert attempts == [2]
     assert values(result, "orders_base")["dagster/row_count"] == 1

@@ -27,7 +27,7 @@ from dagster_deltaweave import (
     merge_asset,
     merge_on_read_asset,
 )
-from dagster_deltaweave.maintenance.jobs import check_is_an_asset
+from dagster_deltaweave.maintenance import check_is_an_asset
 from deltaweave import Table
 from deltaweave.errors import StatementError
 

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from dagster_deltaweave.io_manager.transaction_ids import is_known, pair_in_line
+from dagster_deltaweave.io_manager.transaction_ids import id_in_line, is_known
 from dagster_deltaweave.logs.delta_log import LogAt
 from deltaweave import Table
 from deltaweave.changes import lineage
@@ -23,7 +23,7 @@ class MarkedTable(MadeTable):
     def apply(self, name: str, applied: int = 0) -> bool:
         """Apply as a run does; return whether it was not applied before."""
         table, snapshot = cast("Table", self), self.snapshot()
-        name, applied = pair_in_line(table, (name, applied))
+        name, applied = id_in_line(table, (name, applied))
         held = snapshot.last_applied(name)
         if held is not None and held >= applied:
             return False
@@ -55,7 +55,7 @@ def test_what_a_restore_took_back_is_applied_again_once(table: MarkedTable) -> N
     assert (table.apply(A), table.apply(B), table.apply(B)) == (True, True, False)
     for number in (1, 2):
         table.restore(to=1)
-        assert pair_in_line(cast("Table", table), (B, 0))[0] == f"deltaweave/again/{number}/{B}"
+        assert id_in_line(cast("Table", table), (B, 0))[0] == f"deltaweave/again/{number}/{B}"
         assert (table.apply(A), table.apply(B), table.apply(B)) == (False, True, False)
     table.restore(to=0)
     assert (table.apply(A), table.apply(A)) == (True, False)

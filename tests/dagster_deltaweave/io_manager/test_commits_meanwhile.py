@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dagster_deltaweave import merge_asset, merge_on_read_asset, partition_tags
 from dagster_deltaweave.io_manager import stores
-from dagster_deltaweave.logs.history import version_with_rows_of
+from dagster_deltaweave.logs.delta_log import version_with_rows_of
 from deltaweave import Table
 from deltaweave.errors import CommitConflictError
 from tests.dagster_deltaweave.conftest import Run, failure_messages, rows
@@ -45,7 +45,7 @@ SCHEMA = "id INT, letter STRING"
 
 @pytest.fixture(autouse=True)
 def _tries_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dagster_deltaweave.io_manager.run_retry._SECONDS_BEFORE_RETRY", 0)
+    monkeypatch.setattr("dagster_deltaweave.io_manager.step_attempts._SECONDS_BEFORE_RETRY", 0)
 
 
 def made(table: Table, *lines: tuple[int, str], **arguments: Any) -> Table:

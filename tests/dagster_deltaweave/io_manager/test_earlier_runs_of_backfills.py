@@ -52,8 +52,8 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from dagster_deltaweave import merge_asset
-from dagster_deltaweave.io_manager import earlier_runs
-from dagster_deltaweave.io_manager.earlier_runs import EarlierRuns
+from dagster_deltaweave.io_manager import merge_order
+from dagster_deltaweave.io_manager.merge_order import EarlierRuns
 from dagster_deltaweave.partitions import partition_positions, partitions_of_run
 from deltaweave.errors import OutOfOrderError
 from tests.dagster_deltaweave.io_manager.test_earlier_runs import (
@@ -362,7 +362,7 @@ def test_a_run_makes_room_if_the_backfill_may_wait_for_its_slot(
     newer: Sequence[DagsterRunStatus],
     gives_way: bool,
 ) -> None:
-    monkeypatch.setattr(earlier_runs, "_QUEUED_SECONDS", -1)
+    monkeypatch.setattr(merge_order, "_QUEUED_SECONDS", -1)
     launched(instance, OfAssets("a"))
     tags = {"dagster/backfill": "nightly"}
     for status in others:
@@ -377,7 +377,7 @@ def test_a_run_makes_room_if_the_backfill_may_wait_for_its_slot(
 def test_a_run_goes_on_once_the_backfill_is_cancelled(
     instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(earlier_runs, "_SHORTEST_RETRY_SECONDS", 0)
+    monkeypatch.setattr(merge_order, "_SHORTEST_RETRY_SECONDS", 0)
     backfill = launched(instance, OfAssets("a"))
 
     class Cancels(WaitsTwice):

@@ -31,7 +31,7 @@ from dagster import (
 from pyspark.sql import DataFrame, SparkSession
 
 from dagster_deltaweave import merge_asset
-from dagster_deltaweave.io_manager import earlier_runs, stores
+from dagster_deltaweave.io_manager import merge_order, stores
 from dagster_deltaweave.partitions import ORDER_TAG, partition_positions
 from dagster_deltaweave.tables import MergeDeclaration
 from deltaweave import MergeResult, Table, clauses
@@ -219,7 +219,7 @@ def test_a_run_waits_for_the_run_of_an_older_partition(
     settings: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(earlier_runs, "_SHORTEST_PAUSE_SECONDS", 0.5)
+    monkeypatch.setattr(merge_order, "_SHORTEST_PAUSE_SECONDS", 0.5)
     has_begun, may_merge = Event(), Event()
     begun: list[str] = []
 

@@ -66,17 +66,17 @@ class RecordedTable(MadeTable):
         step = SimpleNamespace(dagster_run=run, instance=instance)
         context = SimpleNamespace(asset_key=ORDERS, step_context=step, run_id="run")
         of_run = cast("OutputContext", context), cast("Table", self), [partition]
-        return transaction_ids.partition_records(*of_run)
+        return transaction_ids.RunIds(*of_run).of_partitions()
 
-    def record_applied_before(self, pairs: Mapping[str, int]) -> None:
+    def record_applied_before(self, ids: Mapping[str, int]) -> None:
         """Record the partition a, as a run does whose rows were applied before."""
         tags: dict[str, str] = {}
         run = SimpleNamespace(tags=tags, parent_run_id=None)
         instance = SimpleNamespace(add_run_tags=lambda *_: None)
         step = SimpleNamespace(dagster_run=run, instance=instance)
         context = SimpleNamespace(asset_key=ORDERS, step_context=step, run_id="run")
-        of_run = cast("OutputContext", context), cast("Table", self), pairs
-        transaction_ids.record_applied_before(*of_run)
+        of_run = cast("OutputContext", context), cast("Table", self), ["a"], ids
+        transaction_ids.RunIds(*of_run).record_applied_before()
 
     def merge_partition(self, partition: str) -> None:
         self.commit(self.records(partition))
@@ -96,7 +96,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordedTable:
 
 @pytest.fixture
 def without_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction_ids, "mark_commits_with_run", lambda *_: nullcontext())
+    monkeypatch.setattr(transaction_ids, "tag_commits_with_run", lambda *_: nullcontext())
     monkeypatch.setattr(transaction_ids, "run_created_ms", lambda _: 7)
 
 
@@ -126,7 +126,6 @@ def test_a_record_of_what_was_applied_before_outlives_no_restore(
     table: RecordedTable, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     monkeypatch.setattr(lineage, "LogOf", lambda snapshot: LogAt(snapshot.data_path))
-    monkeypatch.setattr(transaction_ids, "output_partition_keys", lambda _: ["a"])
     table.commit({"orders#a": 0})  # by a release that recorded nothing
 
     def back() -> None:
@@ -193,7 +192,7 @@ def test_a_record_is_older_than_what_any_step_of_the_run_read(
     class Recorder(IOManager):
         def handle_output(self, context: OutputContext, obj: object) -> None:
             of_run = context, cast("Table", table), ["a"]
-            recorded.update(transaction_ids.partition_records(*of_run))
+            recorded.update(transaction_ids.RunIds(*of_run).of_partitions())
 
         def load_input(self, context: InputContext) -> None:
             return None

@@ -2,7 +2,8 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from pyspark.sql import functions as F
 
 import deltaweave
 from dagster_deltaweave import Changes, is_full_refresh, merge_asset, partition_keys, partition_tags
-from dagster_deltaweave.io_manager.transaction_ids import marks_of_run
+from dagster_deltaweave.io_manager.transaction_ids import ids_of_run
 from dagster_deltaweave.logs import merged_partitions
 from dagster_deltaweave.tables.declaration import MergeDeclaration
 from deltaweave import Table, clauses
@@ -235,21 +236,20 @@ def test_a_delivery_is_applied_once_and_a_later_one_again(
 
 
 def test_deliveries_with_names_that_are_no_times_are_marks_of_their_own(table: AssetTable) -> None:
-    key, declaration = AssetKey("counts"), MergeDeclaration(idempotent_by="delivery")
-    marks = [
-        marks_of_run(
-            key,
-            declaration,
-            Changes(None),
+    def ids(partitions: list[str], delivery: str) -> Mapping[str, int]:
+        output: Any = SimpleNamespace(
+            context=SimpleNamespace(asset_key=AssetKey("counts")),
             table=table("counts"),
+            declaration=MergeDeclaration(idempotent_by="delivery"),
+            changes=Changes(None),
             upstreams=[],
             partitions=partitions,
             tags={"deltaweave/delivery": delivery},
-            first_attempt=lambda: "run",
-        ).pairs
-        for partitions, delivery in ((["a"], "100"), (["a"], "sha-1"), ([], "100"))
-    ]
-    assert marks == [{"counts#a": 100}, {"counts#a@sha-1": 0}, {"counts": 100}]
+        )
+        return ids_of_run(output).applied
+
+    found = [ids(["a"], "100"), ids(["a"], "sha-1"), ids([], "100")]
+    assert found == [{"counts#a": 100}, {"counts#a@sha-1": 0}, {"counts": 100}]
 
 
 def test_a_run_applies_nothing_after_another_of_its_partition_committed(

@@ -14,8 +14,8 @@ from dagster_deltaweave.tables import (
     ChangesDeclaration,
     CurrentTableOptions,
     MergeDeclaration,
+    MergeOnReadArguments,
     MergeOnReadDeclaration,
-    MergeOnReadOptions,
     TableDeclaration,
     WriteDeclaration,
 )
@@ -32,7 +32,7 @@ EVENTS = ChangesDeclaration(options=CurrentTableOptions(keys=["id"], sequence_by
 APPENDED = MergeOnReadDeclaration(
     part="changes",
     view=AssetKey("orders"),
-    options=MergeOnReadOptions(keys=["id"], sequence_by="n"),
+    options=MergeOnReadArguments(keys=["id"], sequence_by="n"),
 )
 
 

@@ -15,7 +15,7 @@ from dagster import (
     materialize,
 )
 
-from dagster_deltaweave.io_manager import retry_run_if_transient, run_retry
+from dagster_deltaweave.io_manager import retry_run_if_transient, step_attempts
 from deltaweave.errors import CommitConflictError, DeltaweaveError, StatementError
 
 
@@ -63,6 +63,6 @@ def test_an_error_that_ends_a_step_is_one_entry_of_the_log() -> None:
 def test_an_error_is_logged_only_when_the_last_attempt_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(run_retry, "_SECONDS_BEFORE_RETRY", 0)
+    monkeypatch.setattr(step_attempts, "_SECONDS_BEFORE_RETRY", 0)
     lost = CommitConflictError("another commit won.", table="orders")
     assert errors_of(lost) == [str(lost)]

@@ -56,7 +56,7 @@ from dagster_deltaweave import (
     partition_tags,
 )
 from dagster_deltaweave.components.table_component import SqlSource
-from dagster_deltaweave.io_manager.op_outputs import OpOutputs
+from dagster_deltaweave.io_manager.delta_io_manager import OpOutputs
 from deltaweave import Table
 from deltaweave.errors import SourceError, StatementError
 from tests.dagster_deltaweave.conftest import Run, failure_messages, rows
@@ -115,7 +115,7 @@ def test_what_an_op_of_a_graph_gave_is_never_replaced_by_its_table(
         def handle_output(self, context: OutputContext, obj: object) -> None:
             self.outputs.keep_in_graph(context, obj)
             if not is_kept:
-                self.outputs.forget()  # as another process, or the run that this one goes on from
+                self.outputs.clear()  # as another process, or the run that this one goes on from
 
         def load_input(self, context: InputContext) -> Any:
             found = self.outputs.in_graph(context)

@@ -28,8 +28,8 @@ from dagster._core.execution.context.system import StepExecutionContext
 from dagster._core.execution.retries import RetryMode
 
 from dagster_deltaweave import SparkDeltaIOManager, SparkResource, merge_asset
-from dagster_deltaweave.io_manager import delta_io_manager, earlier_runs
-from dagster_deltaweave.io_manager.earlier_runs import EarlierRuns
+from dagster_deltaweave.io_manager import delta_io_manager, merge_order
+from dagster_deltaweave.io_manager.merge_order import EarlierRuns
 from dagster_deltaweave.partitions import partition_positions
 from tests.dagster_deltaweave.io_manager.test_earlier_runs import STARTED, created
 
@@ -53,8 +53,8 @@ class Steps:
         self._looks = 0
         monkeypatch.setattr(delta_io_manager, "wait_before_function", self._wait)
         monkeypatch.setattr(delta_io_manager, "load_input", self._load)
-        monkeypatch.setattr(earlier_runs, "_SHORTEST_PAUSE_SECONDS", 0)
-        monkeypatch.setattr(earlier_runs, "_SHORTEST_RETRY_SECONDS", 0)
+        monkeypatch.setattr(merge_order, "_SHORTEST_PAUSE_SECONDS", 0)
+        monkeypatch.setattr(merge_order, "_SHORTEST_RETRY_SECONDS", 0)
         created(instance, OLDER, STARTED)
 
     def _wait(self, context: OutputContext, *_: object, has_inputs: bool) -> None:

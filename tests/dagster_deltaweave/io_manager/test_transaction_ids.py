@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,8 +29,8 @@ from dagster_deltaweave import (
     build_partition_sensor,
     merge_asset,
 )
-from dagster_deltaweave.io_manager.transaction_ids import marks_of_run
-from dagster_deltaweave.landing.read_delivery import LANDING
+from dagster_deltaweave.io_manager.transaction_ids import ids_of_run
+from dagster_deltaweave.landing.source_partition import LANDING
 from dagster_deltaweave.tables.declaration import MergeDeclaration
 from deltaweave import Table, clauses
 from deltaweave.errors import SourceError
@@ -193,7 +194,7 @@ def test_marks_of_earlier_releases_do_not_count_for_a_table_made_anew(
 
 
 @pytest.mark.parametrize(
-    ("delivery", "pair"),
+    ("delivery", "own"),
     [
         ("1732312345678901234", ("counts#a", 1732312345678901234)),
         ("100", ("counts#a", 100)),
@@ -206,19 +207,18 @@ def test_marks_of_earlier_releases_do_not_count_for_a_table_made_anew(
     ],
 )
 def test_a_delivery_is_a_time_only_if_it_is_spelt_as_one(
-    table: AssetTable, delivery: str, pair: tuple[str, int]
+    table: AssetTable, delivery: str, own: tuple[str, int]
 ) -> None:
-    marks = marks_of_run(
-        AssetKey("counts"),
-        MergeDeclaration(idempotent_by="delivery"),
-        Changes(None),
+    output: Any = SimpleNamespace(
+        context=SimpleNamespace(asset_key=AssetKey("counts")),
         table=table("counts"),
+        declaration=MergeDeclaration(idempotent_by="delivery"),
+        changes=Changes(None),
         upstreams=[],
         partitions=["a"],
         tags={"deltaweave/delivery": delivery},
-        first_attempt=lambda: "run",
     )
-    assert marks.pair == pair
+    assert ids_of_run(output).single == own
 
 
 class Landing:

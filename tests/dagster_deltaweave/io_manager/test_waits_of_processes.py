@@ -30,8 +30,8 @@ from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
 from dagster._core.test_utils import create_run_for_test
 
 from dagster_deltaweave import merge_asset
-from dagster_deltaweave.io_manager.earlier_runs import EarlierRuns
-from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient, waits_of_step
+from dagster_deltaweave.io_manager.merge_order import EarlierRuns
+from dagster_deltaweave.io_manager.step_attempts import retry_run_if_transient, waits_of_step
 from dagster_deltaweave.partitions import partition_positions
 from deltaweave.errors import CommitConflictError
 

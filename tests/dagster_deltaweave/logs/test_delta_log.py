@@ -11,7 +11,7 @@ import pytest
 from dagster import DagsterInstance, StaticPartitionsDefinition
 from deltalake import DeltaTable
 
-from dagster_deltaweave.logs.delta_log import DeltaLog, Position
+from dagster_deltaweave.logs.delta_log import LogReader, Position
 from deltaweave.errors import SourceError
 from tests.dagster_deltaweave.sensors.test_table import DAYS, append, run, sensor_on, versions
 from tests.dagster_deltaweave.ticks import requested, run_keys, tick
@@ -90,9 +90,9 @@ def test_a_cursor_of_an_earlier_release_without_time_continues(
     append(events.parent / "dated", ("mon", 1))
 
     assert (requested(same), requested(more)) == ([], ["tue"])
-    assert DeltaLog(events).holds(Position(0, 0))
-    assert not DeltaLog(events).holds(Position(0, 1))
-    assert not DeltaLog(events.parent / "dated").holds(Position(0, 0))
+    assert LogReader(events).holds(Position(0, 0))
+    assert not LogReader(events).holds(Position(0, 1))
+    assert not LogReader(events.parent / "dated").holds(Position(0, 0))
 
 
 def test_a_partition_that_is_no_key_is_left_out_and_the_others_go_on(
@@ -144,5 +144,5 @@ def test_a_table_may_lie_at_any_path(tmp_path: Path, name: str) -> None:
     (tmp_path / "events").rename(tmp_path / name)
 
     for location in (tmp_path / name, str(tmp_path / name), f"file:{tmp_path / name}"):
-        assert [each.version for each in DeltaLog(location).all()] == [0]
-    assert [each.version for each in DeltaLog((tmp_path / name).as_uri()).all()] == [0]
+        assert [each.version for each in LogReader(location).all()] == [0]
+    assert [each.version for each in LogReader((tmp_path / name).as_uri()).all()] == [0]

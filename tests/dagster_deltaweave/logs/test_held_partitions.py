@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from dagster_deltaweave import merge_asset
 from dagster_deltaweave.io_manager import merge_order
 from dagster_deltaweave.io_manager.merge_order import MergedPartitions
-from dagster_deltaweave.logs.delta_log import LogAt
+from dagster_deltaweave.logs.delta_log import LogAt, last_change
 from dagster_deltaweave.logs.held_partitions import (
     holds_delivery,
     merged_partitions,
@@ -27,7 +27,6 @@ from dagster_deltaweave.logs.held_partitions import (
     records_id,
     records_of_merge,
 )
-from dagster_deltaweave.logs.history import last_change
 from deltaweave import Table
 from tests.dagster_deltaweave.conftest import Run
 from tests.dagster_deltaweave.made_logs import CREATED, ID, MadeTable, checkpoint, commit, restore

@@ -25,8 +25,8 @@ from dagster._core.loader import LoadingContextForTest
 from pyspark.sql import SparkSession
 
 from dagster_deltaweave import build_table_checks, merge_asset
-from dagster_deltaweave.logs import history
-from dagster_deltaweave.logs.history import last_change
+from dagster_deltaweave.logs import delta_log
+from dagster_deltaweave.logs.delta_log import last_change
 from dagster_deltaweave.metadata import materialization
 from dagster_deltaweave.metadata.latency import latencies
 from deltaweave import Table, clauses
@@ -125,7 +125,7 @@ def test_no_number_of_upkeep_commits_hides_the_last_change(
     table: Callable[[str], Table],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(history, "_AT_FIRST", 2)
+    monkeypatch.setattr(delta_log, "_AT_FIRST", 2)
     batches: list[list[tuple[int, str]]] = [[(1, "a")], []]
     customers = customers_from(spark, batches)
     fresh = build_table_checks(customers, changed_within=timedelta(days=1))

@@ -23,7 +23,7 @@ from dagster import (
 )
 from dagster._core.test_utils import freeze_time
 
-from dagster_deltaweave.io_manager import earlier_runs
+from dagster_deltaweave.io_manager import merge_order
 from dagster_deltaweave.io_manager.merge_order import lease_of_run
 from dagster_deltaweave.partitions import partition_positions
 from dagster_deltaweave.sensors.run_requests import known_partitions
@@ -80,7 +80,14 @@ class Leases(IOManager):
     def handle_output(self, context: OutputContext, obj: object) -> None:
         table: Any = SimpleNamespace(path_or_name="letters", exists=lambda: False)
         declared = MergeDeclaration(on="t.id = s.id", clauses=UPSERT_CLAUSES)
-        lease = lease_of_run(context, table, declared, [context.partition_key], 60)
+        output: Any = SimpleNamespace(
+            context=context,
+            table=table,
+            declaration=declared,
+            partitions=[context.partition_key],
+            wait_seconds=60,
+        )
+        lease = lease_of_run(output)
         assert lease is not None
         self.marks = dict(lease.marks)
 
@@ -102,7 +109,7 @@ def test_a_partition_that_is_deleted_while_its_run_waits_is_merged(
         if len(pauses) == 2:
             instance.report_runless_asset_event(AssetMaterialization("letters", partition="a"))
 
-    monkeypatch.setattr(earlier_runs, "time", SimpleNamespace(sleep=pause, time=time.time))
+    monkeypatch.setattr(merge_order, "time", SimpleNamespace(sleep=pause, time=time.time))
     instance.add_dynamic_partitions("landed", ["a", "b"])
     created(instance, "a", STARTED)
     manager = Leases()

@@ -30,13 +30,13 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from dagster_deltaweave import DeltaTableResource, SparkResource, build_commit_observer, merge_asset
-from dagster_deltaweave.run_mark import (
+from dagster_deltaweave.spark import (
     RUNS_OF_SESSION,
-    mark_commits_with_run,
-    mark_session,
     run_id_in,
     session_runs_in,
-    unmark_session,
+    tag_commits_with_run,
+    tag_session,
+    untag_session,
 )
 from deltaweave import Table
 from tests.dagster_deltaweave.conftest import Run, rows
@@ -176,28 +176,28 @@ def test_runs_of_one_process_share_its_sessions_metadata_and_restore_it(
     def marked() -> list[str]:
         return session_runs_in(spark.conf.get(USER_METADATA, None))
 
-    mark_session(spark, "one")
-    mark_session(spark, "two")
-    mark_session(spark, "one")  # another resource of the run
+    tag_session(spark, "one")
+    tag_session(spark, "two")
+    tag_session(spark, "one")  # another resource of the run
     both = marked()
-    with mark_commits_with_run(spark, "one"):
+    with tag_commits_with_run(spark, "one"):
         of_output = run_id_in(spark.conf.get(USER_METADATA))
-        unmark_session(spark, "two")
-        with mark_commits_with_run(spark, "two"):
+        untag_session(spark, "two")
+        with tag_commits_with_run(spark, "two"):
             kept = run_id_in(spark.conf.get(USER_METADATA))
-    unmark_session(spark, "one")
+    untag_session(spark, "one")
     one = marked()
     spark.conf.set(USER_METADATA, "release 7")
-    with mark_commits_with_run(spark, "one"):
-        mark_session(spark, "three")
-        unmark_session(spark, "one")
+    with tag_commits_with_run(spark, "one"):
+        tag_session(spark, "three")
+        untag_session(spark, "one")
     of_user = spark.conf.get(USER_METADATA)
     spark.conf.unset(USER_METADATA)
-    with mark_commits_with_run(spark, "three"):
+    with tag_commits_with_run(spark, "three"):
         pass
     three = marked()
-    unmark_session(spark, "three")
-    unmark_session(spark, "three")
+    untag_session(spark, "three")
+    untag_session(spark, "three")
 
     assert both == ["one", "two"]
     assert (of_output, kept) == ("one", "one")

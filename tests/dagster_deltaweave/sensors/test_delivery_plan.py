@@ -51,7 +51,7 @@ from dagster_deltaweave import (
     build_partition_sensor,
     merge_asset,
 )
-from dagster_deltaweave.landing import Delivery, directory_of
+from dagster_deltaweave.landing import Delivery, landing_directory
 from dagster_deltaweave.logs import (
     merged_partitions,
     record_of,
@@ -242,7 +242,7 @@ class Shop:
             self.commit(0, {"metaData": {"id": "11111111"}}, name=name)
             version = 1
         identity = written_tag(tags, IDENTITY_TAG)
-        record = {recorded_name(day, directory_of(tags)): record_of(identity, time.time_ns())}
+        record = {recorded_name(day, landing_directory(tags)): record_of(identity, time.time_ns())}
         records = records_id("11111111", AssetKey(name))
         order_of = f"deltaweave/order/{name}"
         before = LogAt(str(log.parent))

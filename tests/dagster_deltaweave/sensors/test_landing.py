@@ -32,8 +32,7 @@ from dagster._core.storage.tags import RUN_KEY_TAG
 from dagster._core.test_utils import create_run_for_test
 
 from dagster_deltaweave import build_partition_sensor, build_table_sensor
-from dagster_deltaweave.landing.landing_look import LandingCursor, groups
-from dagster_deltaweave.landing.listing import Delivery
+from dagster_deltaweave.landing.listing import Delivery, LandingCursor, groups
 from dagster_deltaweave.partitions import ATTEMPT_TAG, DELIVERY_TAG, HIDDEN
 from tests.dagster_deltaweave.ticks import launch, requested, run_keys
 from tests.dagster_deltaweave.ticks import launched_tick as tick

@@ -249,13 +249,13 @@ def test_a_backlog_is_read_only_as_far_as_the_cap(
     for version in range(1, 400):
         shutil.copy(log / f"{0:020}.json", log / f"{version:020}.json")
     read: list[int] = []
-    commit = delta_log.DeltaLog.commit
+    commit = delta_log.LogReader.commit
 
-    def counted(log: delta_log.DeltaLog, version: int) -> delta_log.LoggedCommit | None:
+    def counted(log: delta_log.LogReader, version: int) -> delta_log.LoggedCommit | None:
         read.append(version)
         return commit(log, version)
 
-    monkeypatch.setattr(delta_log.DeltaLog, "commit", counted)
+    monkeypatch.setattr(delta_log.LogReader, "commit", counted)
 
     assert others(tick(defs, instance, first.cursor)) == [1, 2, 3, 4, 5]
     assert len(read) < 50

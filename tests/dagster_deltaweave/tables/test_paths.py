@@ -149,7 +149,7 @@ def test_names_differing_in_case_alone_are_refused_in_one_directory(
     run(merged)
     # As on such a disk, where no link shows that they are one.
     (tmp_path / "tables" / "merged").symlink_to(tmp_path / "tables" / "Merged")
-    monkeypatch.setattr("dagster_deltaweave.tables.places.same_place", str)
+    monkeypatch.setattr("dagster_deltaweave.tables.locator.normalized_location", str)
     with pytest.raises(StatementError, match="which ignores case"):
         run(merged, numbers(spark, "merged"))
 

@@ -34,7 +34,7 @@ from dagster import (
 
 from dagster_deltaweave.dagster_private import CheckError
 from dagster_deltaweave.logs import PendingChanges
-from dagster_deltaweave.run_mark import mark_commits_with_run
+from dagster_deltaweave.spark import tag_commits_with_run
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset, run_locator
 from deltaweave._validation import counted
 from deltaweave.errors import DeltaweaveError, StatementError, Transient
@@ -42,6 +42,15 @@ from deltaweave.maintenance import OPERATIONS, Done, UpkeepPolicy
 
 if TYPE_CHECKING:
     from deltaweave import Table
+
+__all__ = [
+    "OPERATIONS",
+    "RematerializationPolicy",
+    "UpkeepPolicy",
+    "build_upkeep_job",
+    "build_upkeep_schedule",
+    "check_is_an_asset",
+]
 
 
 @dataclass(frozen=True)
@@ -218,7 +227,7 @@ def _upkeep_op(
     """The op of an operation; `is_alone`: whether no other table's op would have its name."""
     key = table.key
     digest = "" if is_alone else f"_{sha256(table.name.encode()).hexdigest()[:8]}"
-    table.declared_place("upkeep")  # refuses a view
+    table.declared_location("upkeep")  # refuses a view
     keep = OPERATIONS[operation]
 
     @op(
@@ -229,14 +238,14 @@ def _upkeep_op(
         pool=table.pool,
     )
     def upkeep(context: OpExecutionContext) -> None:
-        place = table.place(context, key, "upkeep")
-        delta_table = run_locator(context.resources, table.io_manager_key).table(key, place)
+        location = table.location(context, key, "upkeep")
+        delta_table = run_locator(context.resources, table.io_manager_key).table(key, location)
         if not delta_table.exists():
             check_is_an_asset(context, key)
             context.log.info(f"There is no table at {delta_table.path_or_name} yet.")
             return
         try:
-            with mark_commits_with_run(delta_table.spark, context.run_id):
+            with tag_commits_with_run(delta_table.spark, context.run_id):
                 _observe(context, key, delta_table, keep(delta_table, policy))
         except DeltaweaveError as error:
             if isinstance(error, Transient):

@@ -1,4 +1,4 @@
-"""A landing sensor declared in YAML: `dagster_deltaweave.LandingSensorComponent`."""
+"""What starts runs, declared in YAML: `MaintenanceComponent` and `LandingSensorComponent`."""
 
 # No `from __future__ import annotations`: Dagster resolves the fields by their annotations.
 
@@ -11,6 +11,7 @@ from dagster import (
     AssetSpec,
     Component,
     ComponentLoadContext,
+    DefaultScheduleStatus,
     DefaultSensorStatus,
     Definitions,
     Model,
@@ -24,8 +25,85 @@ from dagster_deltaweave.components.table_component import (
     AttributesScaffolder,
     OneOrMoreKeys,
     declared_assets,
+    policy_in,
 )
+from dagster_deltaweave.maintenance import OPERATIONS, UpkeepPolicy, build_upkeep_schedule
 from dagster_deltaweave.sensors import build_partition_sensor
+from dagster_deltaweave.tables import Duration
+
+_POLICY = UpkeepPolicy()
+
+
+class Policy(Model, Resolvable):
+    """When a table needs maintenance: the limits of `UpkeepPolicy`."""
+
+    small_file_bytes: int = _POLICY.small_file_bytes
+    small_files: int = _POLICY.small_files
+    small_file_fraction: float = _POLICY.small_file_fraction
+    unclustered_file_fraction: float = _POLICY.unclustered_file_fraction
+    deleted_row_fraction: float = _POLICY.deleted_row_fraction
+    time_between_vacuums: Duration | None = None
+    least_retention: Duration | None = None
+
+
+class MaintenanceScaffolder(AttributesScaffolder):
+    """Writes a `defs.yaml` of a nightly maintenance."""
+
+    attributes: ClassVar[dict[str, Any]] = {
+        "name": "NAME",
+        "assets": ["orders"],
+        "cron_schedule": "0 3 * * *",
+    }
+
+
+@scaffold_with(MaintenanceScaffolder)
+class MaintenanceComponent(Component, Resolvable, Model):
+    """A schedule that compacts, purges, indexes and vacuums tables where they need it.
+
+    The attributes are those of `build_upkeep_schedule`. Components declare the assets.
+
+    ```yaml
+    type: dagster_deltaweave.MaintenanceComponent
+    attributes:
+      name: nightly
+      assets: [sales/orders, sales/customers]
+      cron_schedule: "0 3 * * *"
+      policy: {small_files: 20, time_between_vacuums: {days: 7}}
+    ```
+    """
+
+    name: Annotated[str, Field(description="Name of the schedule; its job is `<name>_job`.")]
+    assets: Annotated[
+        OneOrMoreKeys,
+        Field(description="Key of the asset whose table is maintained, or keys of several."),
+    ]
+    cron_schedule: Annotated[str, Field(description="When it runs.")]
+    execution_timezone: Annotated[str, Field(description="Time zone of `cron_schedule`.")] = "UTC"
+    operations: Annotated[Sequence[str], Field(description="The operations, in order.")] = tuple(
+        OPERATIONS
+    )
+    policy: Annotated[Policy | None, Field(description="When a table needs an operation.")] = None
+    running: Annotated[bool, Field(description="Whether the schedule starts by itself.")] = False
+    io_manager_key: Annotated[
+        str | None,
+        Field(description="Resource key of the IO manager, by default each table's."),
+    ] = None
+
+    def build_defs(self, context: ComponentLoadContext) -> Definitions:
+        """Build the upkeep schedule and its job."""
+        schedule = build_upkeep_schedule(
+            name=self.name,
+            tables=declared_assets(context, self.assets),
+            cron_schedule=self.cron_schedule,
+            operations=self.operations,
+            policy=policy_in(UpkeepPolicy, self.policy or Policy()),
+            execution_timezone=self.execution_timezone,
+            io_manager_key=self.io_manager_key,
+            default_status=(
+                DefaultScheduleStatus.RUNNING if self.running else DefaultScheduleStatus.STOPPED
+            ),
+        )
+        return Definitions(schedules=[schedule])
 
 
 class LandingSensorScaffolder(AttributesScaffolder):
@@ -102,27 +180,14 @@ class LandingSensorComponent(Component, Resolvable, Model):
                 f"{keys[0].to_user_string()} has no partitions: a landing sensor requests a "
                 "run for each. Give it dynamic_partitions or a partitions_def."
             )
+        others = type(self).model_fields.keys() - {"assets", "running"}
         sensor = build_partition_sensor(
-            name=self.name,
             target=AssetSelection.assets(*keys),
-            directory=self.directory,
             partitions_def=partitions_def,
-            landing_asset=self.landing_asset,
-            marker=self.marker,
-            suffix=self.suffix,
-            max_requests_per_tick=self.max_requests_per_tick,
-            max_lateness_seconds=self.max_lateness_seconds,
-            attempts=self.attempts,
-            retry_after_seconds=self.retry_after_seconds,
-            minimum_interval_seconds=self.minimum_interval_seconds,
             default_status=(
                 DefaultSensorStatus.RUNNING if self.running else DefaultSensorStatus.STOPPED
             ),
-            description=self.description,
-            metadata=self.metadata,
-            owners=self.owners,
-            tags=self.tags,
-            run_tags=self.run_tags,
+            **{name: getattr(self, name) for name in others},
         )
         landing = []
         if self.landing_asset is not None:

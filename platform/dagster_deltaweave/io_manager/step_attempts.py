@@ -1,4 +1,4 @@
-"""The retry policy of runs: transient errors start the step again, all others fail it.
+"""The attempts of a step: transient errors and waits start it again, all other errors fail it.
 
 Dagster counts all attempts of a step together. Those that waited for other runs are no failures,
 so a step that has waited may be tried again as often as any other.
@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dagster import DagsterEventType, RetryRequested
+from dagster import (
+    DagsterEventType,
+    DagsterInvariantViolationError,
+    InputContext,
+    OpDefinition,
+    RetryRequested,
+)
 
+from dagster_deltaweave.dagster_private import StepOutputHandle
 from deltaweave.errors import DeltaweaveError, Transient
 
 if TYPE_CHECKING:
     from dagster import OutputContext
+
 
 _SECONDS_BEFORE_RETRY = 5
 
@@ -41,9 +49,7 @@ class WaitsForOlder(RetryRequested):
 def retry_run_if_transient(retries: int, context: OutputContext | None = None) -> Iterator[None]:
     """Ask Dagster to try the step again after a transient error, such as a commit conflict.
 
-    Args:
-        retries: How often the step may be tried again.
-        context: The context of the output of a step that may have waited; None if it cannot have.
+    `context`: the context of the output of a step that may have waited; None if it cannot have.
 
     Raises:
         RetryRequested: The error is transient, and `retries` is not 0.
@@ -73,3 +79,36 @@ def waits_of_step(context: OutputContext) -> list[tuple[float, str]]:
         for at, error in errors
         if error is not None and error.cls_name == WaitsForOlder.__name__
     ]
+
+
+def wait_before_inputs(context: InputContext) -> None:
+    """Let the step that loads an input wait for older partitions of the assets that it makes."""
+    try:
+        step = context.step_context
+        asset = step.assets_def
+    except DagsterInvariantViolationError:  # a value is loaded outside of a run
+        return
+    if asset is None or not isinstance(asset.node_def, OpDefinition):
+        return
+    wait_of_step(step, has_inputs=False)
+
+
+def wait_of_step(step: Any, **state: bool) -> None:
+    """Let the IO managers of a step's assets make it wait for older partitions.
+
+    A function of several assets may be run for some of them alone: those alone wait.
+    """
+    made = step.selected_output_names
+    for output in step.step.step_outputs:
+        if output.name not in made:
+            continue
+        handle = StepOutputHandle(step.step.key, output.name)
+        wait = getattr(step.get_io_manager(handle), "wait_for_older", None)
+        if wait is not None and output.properties.asset_key is not None:
+            wait(step.get_output_context(handle), **state)
+
+
+def attempt_of_step(context: OutputContext) -> tuple[str, str, int, str]:
+    """Identify the attempt of a step to make an asset."""
+    step, asset = context.step_context, context.asset_key.to_user_string()
+    return step.run_id, step.step.key, step.previous_attempt_count, asset

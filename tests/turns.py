@@ -26,7 +26,7 @@ EVERY = {
         "test_what_does_not_fit_is_not_known": 3,
         "test_too_much_is_asked_of_delta": 3,
     },
-    "tests/deltaweave/delta/scan/test_literals.py": {
+    f"{_ENGINE}/source/test_literals.py": {
         "test_a_collected_value_is_the_same_as_a_literal": 3,
     },
     "tests/deltaweave/delta/statement/test_defects.py": {

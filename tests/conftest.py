@@ -89,7 +89,6 @@ LONGEST_FIRST = (
     "tests/deltaweave/changes/test_changed_columns.py",
     "tests/deltaweave/changes/merge_on_read/test_readers.py",
     "tests/deltaweave/cli/test_commands.py",
-    "tests/deltaweave/test_cli.py",
     "tests/deltaweave/engine/find/test_statistics_pruning.py",
     "tests/deltaweave/engine/test_follow_rivals.py",
     "tests/deployment/test_tutorial.py",

@@ -12,9 +12,11 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from functools import lru_cache
 from itertools import groupby
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from dagster import (
     AssetExecutionContext,
@@ -30,6 +32,7 @@ from dagster import (
     PartitionKeyRange,
     PartitionsDefinition,
     RunRecord,
+    TimeWindow,
     TimeWindowPartitionsDefinition,
     partition_loading_context,
 )
@@ -485,8 +488,26 @@ def _window_start(definition: TimeWindowPartitionsDefinition, key: str) -> float
         start = definition.time_window_for_partition_key(key).start
     except (ValueError, StopIteration):  # a key in another format
         return None
+    except CheckError:  # the calendar of the zone skipped its day
+        zone = ZoneInfo(definition.timezone)
+        start = datetime.strptime(key, definition.fmt).replace(tzinfo=zone)
     # Of a day that begins no month, Dagster gives the next month. An hour that comes twice has the
-    # offset in its key.
+    # offset in its key. Of a time that no clock showed, Dagster lists a key and gives the next one.
     is_its_key = start.strftime(definition.fmt) == key
     at = start.timestamp()
-    return at if is_its_key or definition.get_partition_key_for_timestamp(at) == key else None
+    if is_its_key or definition.get_partition_key_for_timestamp(at) == key:
+        return at
+    return at if key in keys_of_windows(definition) else None
+
+
+def keys_of_windows(definition: TimeWindowPartitionsDefinition) -> frozenset[str]:
+    """Return the keys that a definition has now."""
+    return _keys_up_to(definition, definition.get_last_partition_window())
+
+
+@lru_cache(maxsize=16)  # Dagster computes 100,000 keys in 4 s, for each tick
+def _keys_up_to(
+    definition: TimeWindowPartitionsDefinition, last: TimeWindow | None
+) -> frozenset[str]:
+    """Return the keys of a definition whose last window by now is this one."""
+    return frozenset(definition.get_partition_keys())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, TypedDict, TypeVar
 
 from dagster import (
@@ -17,11 +16,11 @@ from dagster import (
     RunRecord,
     RunsFilter,
     SensorEvaluationContext,
-    TimeWindow,
     TimeWindowPartitionsDefinition,
 )
 
 from dagster_deltaweave.dagster_private import RUN_KEY_TAG, SENSOR_NAME_TAG
+from dagster_deltaweave.partitions import keys_of_windows
 
 
 class SensorArguments(TypedDict, total=False):
@@ -153,14 +152,6 @@ def known_partitions(
     if partitions_def is None or isinstance(partitions_def, DynamicPartitionsDefinition):
         return None
     if isinstance(partitions_def, TimeWindowPartitionsDefinition):
-        return _keys_up_to(partitions_def, partitions_def.get_last_partition_window())
+        return keys_of_windows(partitions_def)
     # A dimension may be dynamic.
     return frozenset(partitions_def.get_partition_keys(dynamic_partitions_store=context.instance))
-
-
-@lru_cache(maxsize=16)  # Dagster computes 100,000 keys in 4 s, for each tick
-def _keys_up_to(
-    definition: TimeWindowPartitionsDefinition, last: TimeWindow | None
-) -> frozenset[str]:
-    """Return the keys of a definition whose last window by now is this one."""
-    return frozenset(definition.get_partition_keys())

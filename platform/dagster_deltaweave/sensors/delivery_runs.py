@@ -29,6 +29,7 @@ from dagster_deltaweave.dagster_private import (
     PARTITION_NAME_TAG,
     RUN_KEY_TAG,
     CheckError,
+    PartitionBackfill,
 )
 from dagster_deltaweave.landing import SECOND_IN_NS, Delivery
 from dagster_deltaweave.partitions import (
@@ -48,6 +49,7 @@ from dagster_deltaweave.partitions import (
     written_tag,
     wrote,
 )
+from dagster_deltaweave.sensors.run_requests import is_here
 from dagster_deltaweave.sensors.target_tables import SensorTarget, TargetAsset
 from dagster_deltaweave.storage import local_path, without_query
 
@@ -322,9 +324,15 @@ class TargetRuns:
             if plan not in self._of_plans:
                 self._of_plans[plan] = planned_assets(self._instance, run)
             planned = self._of_plans[plan]
-        if not planned and run.job_name == self._target.job_name:
+        if not planned and run.job_name == self._target.job_name and self._is_ours(run):
             return self._target.partitioned  # a job of ops
         return self._target.partitioned & planned
+
+    def _is_ours(self, run: DagsterRun) -> bool:
+        """Return whether a run is of the code location, or was requested under its earlier name."""
+        origin = run.remote_job_origin
+        is_requested = written_tag(run.tags, IDENTITY_TAG) is not None
+        return is_requested or is_here(self._target.context, origin and origin.repository_origin)
 
     def is_under_way(self, record: RunRecord) -> bool:
         """Return whether a run is queued or runs, or Dagster will try it again."""
@@ -346,7 +354,7 @@ class TargetRuns:
         graph = self._target.repository.asset_graph
         for backfill in backfills_in_progress(self._instance):
             if not backfill.is_asset_backfill:
-                if self._is_of_target(backfill.job_name, backfill.asset_selection):
+                if self._is_of_target(backfill):
                     yield from left_of_job(backfill)
                 continue
             if self._target.partitioned.isdisjoint(backfill.asset_selection or ()):
@@ -358,13 +366,20 @@ class TargetRuns:
             for key in self._target.partitioned:
                 yield from left_of_assets(data, key)
 
-    def _is_of_target(self, job: str | None, selected: Sequence[AssetKey] | None) -> bool:
+    def _is_of_target(self, backfill: PartitionBackfill) -> bool:
         """Return whether a job materializes assets of the target: all its own, or selected ones."""
-        repository = self._target.repository
-        if selected is None and job is not None and job != self._target.job_name:
-            if not repository.has_job(job):
+        repository, job, selected = (
+            self._target.repository,
+            backfill.job_name,
+            backfill.asset_selection,
+        )
+        if selected is None:
+            origin = backfill.partition_set_origin
+            if not is_here(self._target.context, origin and origin.repository_origin):
+                return False
+            if job == self._target.job_name:
+                return True
+            if job is None or not repository.has_job(job):
                 return False
             selected = sorted(repository.get_job(job).asset_layer.executable_asset_keys)
-        return job == self._target.job_name or not self._target.partitioned.isdisjoint(
-            selected or ()
-        )
+        return not self._target.partitioned.isdisjoint(selected)

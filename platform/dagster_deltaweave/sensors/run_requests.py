@@ -19,7 +19,11 @@ from dagster import (
     TimeWindowPartitionsDefinition,
 )
 
-from dagster_deltaweave.dagster_private import RUN_KEY_TAG, SENSOR_NAME_TAG
+from dagster_deltaweave.dagster_private import (
+    RUN_KEY_TAG,
+    SENSOR_NAME_TAG,
+    RemoteRepositoryOrigin,
+)
 from dagster_deltaweave.partitions import keys_of_windows
 
 
@@ -80,14 +84,22 @@ class PastRuns:
     def _is_ours(self, run: DagsterRun) -> bool:
         if run.tags.get(SENSOR_NAME_TAG) != self._sensor_name:
             return False
-        origin, ours = run.remote_job_origin, self._context.code_location_origin
-        if origin is None or ours is None:
-            return True
-        theirs = origin.repository_origin
-        return (
-            theirs.code_location_origin.location_name == ours.location_name
-            and theirs.repository_name == self._context.repository_name
-        )
+        origin = run.remote_job_origin
+        return is_here(self._context, origin and origin.repository_origin)
+
+
+def is_here(context: SensorEvaluationContext, origin: RemoteRepositoryOrigin | None) -> bool:
+    """Return whether a run or a backfill is of the sensor's code location; also if unknown.
+
+    Another code location may have jobs and sensors of the same names.
+    """
+    ours = context.code_location_origin
+    if origin is None or ours is None:
+        return True
+    return (
+        origin.code_location_origin.location_name == ours.location_name
+        and origin.repository_name == context.repository_name
+    )
 
 
 def was_launched(record: RunRecord | None) -> bool:

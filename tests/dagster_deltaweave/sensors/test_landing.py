@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,25 @@ from dagster import (
     MonthlyPartitionsDefinition,
     PartitionsDefinition,
     RunsFilter,
+    SensorEvaluationContext,
     StaticPartitionsDefinition,
     asset,
     define_asset_job,
     job,
+    op,
 )
 from dagster._core.definitions.sensor_definition import SensorExecutionData
+from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
+from dagster._core.remote_origin import (
+    InProcessCodeLocationOrigin,
+    RemoteJobOrigin,
+    RemotePartitionSetOrigin,
+    RemoteRepositoryOrigin,
+)
 from dagster._core.storage.dagster_run import DagsterRunStatus
 from dagster._core.storage.tags import RUN_KEY_TAG
 from dagster._core.test_utils import create_run_for_test
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from dagster_deltaweave import build_partition_sensor, build_table_sensor
 from dagster_deltaweave.landing.listing import Delivery, LandingCursor, groups
@@ -256,6 +267,85 @@ def test_the_runs_of_a_target_without_tables_show_what_is_done(
     assert raw_tick(sensor, instance, None).skip_message == (
         f"No new partition in {landing}: 4 merged, 3 under way (d, e, f)."
     )
+
+
+def code_location(name: str) -> RemoteRepositoryOrigin:
+    target = LoadableTargetOrigin(executable_path=sys.executable, module_name=name)
+    origin = InProcessCodeLocationOrigin(target, location_name=name)
+    return RemoteRepositoryOrigin(code_location_origin=origin, repository_name="__repository__")
+
+
+@pytest.mark.parametrize("of_ops", [True, False])
+def test_a_job_of_the_same_name_in_another_code_location_is_another_job(
+    landing: Path, instance: DagsterInstance, of_ops: bool
+) -> None:
+    """But what the sensor requested counts, also under an earlier name of the location."""
+
+    @op
+    def one() -> None: ...
+
+    @job(name="orders_job", partitions_def=DYNAMIC)
+    def orders_job() -> None:
+        one()
+
+    landed = build_partition_sensor(
+        name="landed", target=orders_job, directory=landing, partitions_def=DYNAMIC
+    )
+    defs = Definitions(jobs=[orders_job], sensors=[landed]) if of_ops else orders_sensor(landing)
+    [sensor] = defs.sensors or []
+    here = code_location("here")
+
+    def look() -> SensorExecutionData:
+        context = SensorEvaluationContext(
+            instance_ref=instance.get_ref(),
+            last_tick_completion_time=None,
+            last_run_key=None,
+            cursor=None,
+            log_key=None,
+            repository_name=here.repository_name,
+            repository_def=defs.get_repository_def(),
+            instance=instance,
+            code_location_origin=here.code_location_origin,
+        )
+        return defs.resolve_sensor_def(sensor.name).evaluate_tick(context)
+
+    def ran(location: str, partition: str, status: DagsterRunStatus, **tags: str) -> None:
+        create_run_for_test(
+            instance,
+            "orders_job",
+            tags={"dagster/partition": partition, **tags},
+            status=status,
+            remote_job_origin=RemoteJobOrigin(code_location(location), job_name="orders_job"),
+        )
+
+    for partition in "abc":
+        land(landing, partition)
+    instance.add_dynamic_partitions(str(DYNAMIC.name), [*"abc"])
+    time.sleep(0.06)  # a run that begins now has read them
+    first = look()
+    assert requested(first) == [*"abc"]
+    ran("elsewhere", "a", DagsterRunStatus.SUCCESS)
+    ran("elsewhere", "b", DagsterRunStatus.STARTED)
+    backfill = PartitionBackfill(
+        backfill_id="elsewhere",
+        status=BulkActionStatus.REQUESTED,
+        from_failure=False,
+        tags={},
+        backfill_timestamp=time.time(),
+        partition_names=["c"],
+        partition_set_origin=RemotePartitionSetOrigin(
+            repository_origin=code_location("elsewhere"),
+            partition_set_name="orders_job_partition_set",
+        ),
+    )
+    instance.add_backfill(backfill)
+    assert requested(look()) == [*"abc"]
+
+    if of_ops:  # of assets, what a run was to do is known
+        tags = {each.partition_key: each.tags for each in first.run_requests or []}
+        ran("before", "a", DagsterRunStatus.SUCCESS, **tags["a"])
+        ran("here", "b", DagsterRunStatus.SUCCESS)
+        assert requested(look()) == ["c"]
 
 
 def test_a_failed_run_is_retried_after_a_pause_and_a_new_delivery_at_once(

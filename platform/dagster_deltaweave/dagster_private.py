@@ -40,7 +40,13 @@ from dagster._core.execution.backfill import (
 
 # Names the output of a step, whose IO manager and context it gives.
 from dagster._core.execution.plan.outputs import StepOutputHandle
-from dagster._core.remote_origin import RemoteRepositoryOrigin
+
+# Types of what names the code location of a run or a backfill.
+from dagster._core.remote_origin import (
+    RemoteJobOrigin,
+    RemotePartitionSetOrigin,
+    RemoteRepositoryOrigin,
+)
 
 # The event log filters the records of a check by it.
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
@@ -85,6 +91,8 @@ __all__ = [
     "InMemoryJob",
     "ObjectMetadataValue",
     "PartitionBackfill",
+    "RemoteJobOrigin",
+    "RemotePartitionSetOrigin",
     "RemoteRepositoryOrigin",
     "StepOutputHandle",
     "TableMetadataSet",

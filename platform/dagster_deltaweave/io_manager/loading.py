@@ -36,6 +36,7 @@ from dagster_deltaweave.tables import (
     load_merge_on_read,
     table_location,
 )
+from deltaweave.changes.table_columns import declared_columns
 from deltaweave.delta.jvm import translated
 from deltaweave.errors import NOTHING_READ, SourceError
 from deltaweave.identifiers import column
@@ -275,7 +276,7 @@ def _missing_table(
     context.log.info(
         f"Reads no row of {context.asset_key.to_user_string()}: there is no table yet."
     )
-    return table.spark.createDataFrame([], schema)
+    return table.spark.createDataFrame([], declared_columns(schema))
 
 
 def _was_recorded(context: InputContext) -> bool:

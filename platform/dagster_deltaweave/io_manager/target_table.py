@@ -29,6 +29,7 @@ from dagster_deltaweave.tables import (
     with_owner,
 )
 from deltaweave import Table
+from deltaweave.changes.table_columns import declared_columns
 from deltaweave.delta.commit import alone_on_local_disk, is_unwritten
 from deltaweave.delta.jvm import translated
 from deltaweave.errors import NOTHING_COMMITTED, NOTHING_WRITTEN, DeltaweaveError, StatementError
@@ -212,9 +213,7 @@ def _table_columns(
         return snapshot.schema.names
     if declaration.schema is None:
         return declaration.table_rows(changes).columns
-    if isinstance(declaration.schema, str):
-        return table.spark.createDataFrame([], declaration.schema).columns
-    return declaration.schema.names
+    return declared_columns(declaration.schema).names
 
 
 def _created_schema(declaration: TableDeclaration, schema: StructType) -> StructType | str:

@@ -330,9 +330,8 @@ class TargetRuns:
 
     def _is_ours(self, run: DagsterRun) -> bool:
         """Return whether a run is of the code location, or was requested under its earlier name."""
-        origin = run.remote_job_origin
         is_requested = written_tag(run.tags, IDENTITY_TAG) is not None
-        return is_requested or is_here(self._target.context, origin and origin.repository_origin)
+        return is_requested or is_here(self._target.context, run.remote_job_origin)
 
     def is_under_way(self, record: RunRecord) -> bool:
         """Return whether a run is queued or runs, or Dagster will try it again."""
@@ -374,8 +373,7 @@ class TargetRuns:
             backfill.asset_selection,
         )
         if selected is None:
-            origin = backfill.partition_set_origin
-            if not is_here(self._target.context, origin and origin.repository_origin):
+            if not is_here(self._target.context, backfill.partition_set_origin):
                 return False
             if job == self._target.job_name:
                 return True

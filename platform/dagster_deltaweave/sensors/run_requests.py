@@ -22,7 +22,8 @@ from dagster import (
 from dagster_deltaweave.dagster_private import (
     RUN_KEY_TAG,
     SENSOR_NAME_TAG,
-    RemoteRepositoryOrigin,
+    RemoteJobOrigin,
+    RemotePartitionSetOrigin,
 )
 from dagster_deltaweave.partitions import keys_of_windows
 
@@ -84,11 +85,12 @@ class PastRuns:
     def _is_ours(self, run: DagsterRun) -> bool:
         if run.tags.get(SENSOR_NAME_TAG) != self._sensor_name:
             return False
-        origin = run.remote_job_origin
-        return is_here(self._context, origin and origin.repository_origin)
+        return is_here(self._context, run.remote_job_origin)
 
 
-def is_here(context: SensorEvaluationContext, origin: RemoteRepositoryOrigin | None) -> bool:
+def is_here(
+    context: SensorEvaluationContext, origin: RemoteJobOrigin | RemotePartitionSetOrigin | None
+) -> bool:
     """Return whether a run or a backfill is of the sensor's code location; also if unknown.
 
     Another code location may have jobs and sensors of the same names.
@@ -96,9 +98,10 @@ def is_here(context: SensorEvaluationContext, origin: RemoteRepositoryOrigin | N
     ours = context.code_location_origin
     if origin is None or ours is None:
         return True
+    theirs = origin.repository_origin
     return (
-        origin.code_location_origin.location_name == ours.location_name
-        and origin.repository_name == context.repository_name
+        theirs.code_location_origin.location_name == ours.location_name
+        and theirs.repository_name == context.repository_name
     )
 
 

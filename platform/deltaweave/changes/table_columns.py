@@ -86,6 +86,12 @@ class TableColumns:
             at = at["at"].dataType
         return cls(fields, stored, at, frozenset(added), table.id)
 
+    @classmethod
+    def declared(cls, schema: StructType | str) -> TableColumns:
+        """Describe the columns of a table that is still to be created."""
+        fields = by_case(declared_columns(schema))
+        return cls(fields, fields, None)
+
     def only(self, names: Sequence[str]) -> TableColumns:
         """Select these columns."""
         lower = {name.lower() for name in names}
@@ -215,6 +221,42 @@ def limits_of(text: str) -> DataType | None:
     assert isinstance(parsed, StructType)
     limits: DataType = parsed["limits"].dataType
     return limits
+
+
+def declared_columns(schema: StructType | str) -> StructType:
+    """Return the columns of a table that is created with a schema, as Spark has them.
+
+    Texts of CHAR and VARCHAR are strings, and the metadata of their columns has the lengths.
+    """
+    declared = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    assert isinstance(declared, StructType)
+    columns = []
+    for field in declared:
+        plain = _with_plain_texts(field.dataType)
+        metadata = dict(field.metadata or {})
+        if plain != field.dataType:
+            metadata[OF_LIMITED_LENGTH] = field.dataType.simpleString()
+        columns.append(StructField(field.name, plain, field.nullable, metadata))
+    return StructType(columns)
+
+
+def _with_plain_texts(data_type: DataType) -> DataType:
+    if isinstance(data_type, (CharType, VarcharType)):
+        return StringType()
+    if isinstance(data_type, StructType):
+        return StructType(
+            [
+                StructField(f.name, _with_plain_texts(f.dataType), f.nullable, f.metadata)
+                for f in data_type
+            ]
+        )
+    if isinstance(data_type, ArrayType):
+        return ArrayType(_with_plain_texts(data_type.elementType), data_type.containsNull)
+    if isinstance(data_type, MapType):
+        of_key, of_value = data_type.keyType, data_type.valueType
+        parts = _with_plain_texts(of_key), _with_plain_texts(of_value)
+        return MapType(*parts, data_type.valueContainsNull)
+    return data_type
 
 
 def has_char(limits: DataType | None) -> bool:

@@ -14,6 +14,7 @@ from dagster import (
     AssetSpec,
     BackfillPolicy,
     DagsterInstance,
+    DynamicPartitionsDefinition,
     HourlyPartitionsDefinition,
     InputContext,
     IOManager,
@@ -32,7 +33,7 @@ from dagster import (
 from dagster._core.test_utils import freeze_time
 
 from dagster_deltaweave import is_full_refresh, merge_asset, partition_keys, partition_tags
-from dagster_deltaweave.partitions import covers_all_partitions
+from dagster_deltaweave.partitions import covers_all_partitions, output_partition_keys
 from deltaweave.errors import StatementError
 
 LETTERS = StaticPartitionsDefinition(["a", "b", "c"])
@@ -160,3 +161,50 @@ def test_a_run_of_all_partitions_is_one_also_if_a_window_opens_meanwhile(
     tags = {f"dagster/asset_partition_range_{which}": key for which, key in named.items()}
     materialize([rebuilt], resources={"io_manager": Asks()}, instance=instance, tags=tags)
     assert answers == [expected]
+
+
+@pytest.mark.parametrize("kind", ["list", "range"])
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("nothing", [([*"abc"], True)]),
+        ("add d", [([*"abc"], False)]),  # what the function has not returned is not replaced
+        ("delete b", None),
+        ("delete c", []),
+    ],
+)
+def test_dynamic_partitions_that_change_during_a_run(
+    instance: DagsterInstance, change: str, expected: Any, kind: str
+) -> None:
+    """One that is deleted fails a run that lists it, or that ends with it."""
+    letters = DynamicPartitionsDefinition(name="letters")
+    instance.add_dynamic_partitions("letters", [*"abc"])
+    answers: list[tuple[list[str], bool]] = []
+
+    class Asks(IOManager):
+        def handle_output(self, context: OutputContext, obj: Any) -> None:
+            keys = sorted(output_partition_keys(context))
+            answers.append((keys, covers_all_partitions(context, keys)))
+
+        def load_input(self, context: InputContext) -> None: ...
+
+    @asset(partitions_def=letters, backfill_policy=BackfillPolicy.single_run())
+    def rebuilt() -> int:
+        if change == "add d":
+            instance.add_dynamic_partitions("letters", ["d"])
+        elif change != "nothing":
+            instance.delete_dynamic_partition("letters", change[-1])
+        return 1
+
+    to_c = {**RANGE, "dagster/asset_partition_range_end": "c"}
+    run = materialize(
+        [rebuilt],
+        resources={"io_manager": Asks()},
+        instance=instance,
+        tags=partition_tags([*"abc"]) if kind == "list" else to_c,
+        raise_on_error=False,
+    )
+    if expected is None:  # within a range, it is left out
+        expected = [] if kind == "list" else [(["a", "c"], True)]
+    assert answers == expected
+    assert run.success == bool(expected)

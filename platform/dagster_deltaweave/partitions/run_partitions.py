@@ -304,7 +304,8 @@ def ended_at(record: RunRecord) -> float:
 
 def planned_assets(instance: DagsterInstance, run: DagsterRun) -> frozenset[AssetKey]:
     """Return the assets that a run is to materialize."""
-    if run.asset_selection is not None:
+    # A run that executes some steps again has the selection of the one before.
+    if run.asset_selection is not None and run.step_keys_to_execute is None:
         return frozenset(run.asset_selection)
     # A run of a whole job names no assets, but its planned materializations are recorded.
     planned = DagsterEventType.ASSET_MATERIALIZATION_PLANNED

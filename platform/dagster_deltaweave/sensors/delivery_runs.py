@@ -316,6 +316,9 @@ class TargetRuns:
 
     def assets_of(self, run: DagsterRun) -> frozenset[AssetKey]:
         """Return those of the target's partitioned assets that a run materializes."""
+        if self._target.is_of_ops:
+            is_it = run.job_name == self._target.job_name and self._is_ours(run)
+            return self._target.partitioned if is_it else frozenset()
         # Names of jobs, sensors and code locations change, and what a run was to do does not.
         plan = run.execution_plan_snapshot_id
         if run.asset_selection is not None or plan is None:
@@ -324,8 +327,6 @@ class TargetRuns:
             if plan not in self._of_plans:
                 self._of_plans[plan] = planned_assets(self._instance, run)
             planned = self._of_plans[plan]
-        if not planned and run.job_name == self._target.job_name and self._is_ours(run):
-            return self._target.partitioned  # a job of ops
         return self._target.partitioned & planned
 
     def _is_ours(self, run: DagsterRun) -> bool:

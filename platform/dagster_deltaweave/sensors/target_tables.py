@@ -128,6 +128,11 @@ class SensorTarget:
         """The name of the job, if the target is one."""
         return self.target.name if isinstance(self.target, get_args(_Job)) else None
 
+    @property
+    def is_of_ops(self) -> bool:
+        """Whether it is a job of ops, which materializes no asset."""
+        return isinstance(self.target, JobDefinition) and not self.keys
+
     @cached_property
     def landing(self) -> str:
         """The landing directory as runs name it."""

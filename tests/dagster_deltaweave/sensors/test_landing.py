@@ -348,6 +348,25 @@ def test_a_job_of_the_same_name_in_another_code_location_is_another_job(
         assert requested(look()) == ["c"]
 
 
+def test_a_run_of_checks_alone_merges_nothing(landing: Path, instance: DagsterInstance) -> None:
+    """Nor does one that executes other steps of the job again."""
+    sensor = orders_sensor(landing)
+    land(landing, "a")
+    time.sleep(0.06)
+    [wanted] = raw_tick(sensor, instance).run_requests or []
+    tags = {"dagster/partition": "a", **wanted.tags}
+    for selected in (frozenset[AssetKey](), None, frozenset({AssetKey("orders")})):
+        create_run_for_test(
+            instance,
+            "orders_job",
+            tags=tags,
+            status=DagsterRunStatus.SUCCESS,
+            asset_selection=selected,
+            step_keys_to_execute=["orders_is_not_empty"] if selected else None,
+        )
+        assert requested(raw_tick(sensor, instance)) == ["a"]
+
+
 def test_a_failed_run_is_retried_after_a_pause_and_a_new_delivery_at_once(
     landing: Path, instance: DagsterInstance
 ) -> None:

@@ -317,6 +317,7 @@ AS_STORED: list[tuple[str, str, str, str]] = [
 ]
 
 
+@pytest.mark.minutes
 def test_keys_that_the_table_would_store_as_one_are_refused(
     spark: SparkSession, table: AssetTable, instance: DagsterInstance
 ) -> None:

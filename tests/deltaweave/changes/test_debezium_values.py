@@ -231,6 +231,8 @@ def test_decimals_that_are_numbers_are_read_beside_their_schema(spark: SparkSess
     columns["items"] = ("ARRAY<DECIMAL(9,0)>", "0", "[null, 1234]")
     # Bytes, also some that read like a number.
     columns["bytes"] = ("DECIMAL(9,0)", "0", '"1234"')
+    columns["x"] = ("DECIMAL(9,0)", "0", '"1234"')
+    columns["point"] = ("STRUCT<x: DOUBLE>", "0", '{"x": 1.5}')
     columns["of_bytes"] = ("ARRAY<DECIMAL(9,0)>", "0", '[null, "1234"]')
     fields = []
     for name, (of, scale, _) in columns.items():
@@ -251,7 +253,7 @@ def test_decimals_that_are_numbers_are_read_beside_their_schema(spark: SparkSess
         assert [found[f"f{n}"] for n in range(len(FRACTIONS))] == [*map(Decimal, FRACTIONS)]
         assert (found.s, found.big) == ("12.34", 1234)
         assert (found["items"], found.bytes) == ([None, Decimal(1234)], of_bytes)
-        assert found.of_bytes == [None, of_bytes]
+        assert (found.of_bytes, found.x) == ([None, of_bytes], of_bytes)
 
 
 @pytest.mark.parametrize(
@@ -261,6 +263,9 @@ def test_decimals_that_are_numbers_are_read_beside_their_schema(spark: SparkSess
         ("DECIMAL(38,0)", "1.234567890123456E20", "Spark reads 15 digits of it"),
         ("STRING", "0.1234567890123456", "Spark reads 15 digits of it"),
         ("ARRAY<DECIMAL(38,2)>", "[1, 12345678901234.56]", "is no ARRAY"),
+        # Their doubles are 1.0.
+        ("DECIMAL(38,18)", "1.000000000000000001", "Spark reads 15 digits of it"),
+        ("ARRAY<DECIMAL(38,18)>", "[null, 1.000000000000000001]", "is no ARRAY"),
     ],
 )
 def test_numbers_whose_digits_may_be_lost_are_refused(

@@ -6,8 +6,6 @@ and `t` if the table was emptied. Tombstones, which have no value, and other mes
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -15,14 +13,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType, StructType
 
+from deltaweave.changes.conversions import once
 from deltaweave.changes.debezium.placeholders import Placeholder
 from deltaweave.changes.debezium.values import (
-    CUT,
     DECIMAL,
+    NUMBERS,
     ReadValue,
     TextValue,
     TimeUnit,
-    may_be_cut,
+    as_number,
     named_as,
 )
 from deltaweave.delta.jvm import json_text
@@ -55,7 +54,7 @@ _SCHEMA = (
     "items: struct<name: string, parameters: map<string,string>>>>>>>"
 )
 
-_JSON = "_cdc_envelope_json"
+_EXACT, _VARIANTS = "_cdc_envelope_exact", "map<string,variant>"
 _NUMBER = r"^-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?$"
 
 _SHOWN = 200
@@ -142,7 +141,7 @@ def rows_of_json(
     units: Mapping[str, TimeUnit],
 ) -> ChangedRows:
     """Return the rows of envelopes that are JSON text."""
-    rows = _without_schemas_of_numbers(messages, _parsed(messages, wanted), wanted)
+    rows = _with_numbers(messages, _parsed(messages, wanted), wanted)
     read = rows_of_texts(messages, rows, wanted, placeholder, units, F.col(_UNREAD))
     names = F.array(*map(F.lit, wanted.names))
     return replace(read, absent=F.array_except(names, F.map_keys(ROW)))
@@ -172,7 +171,7 @@ def rows_of_texts(
             items=said["items"],
         )
         known = placeholder.problem_of(field.name, text, messages.place)
-        read = value.as_type(field.dataType).unless(F.coalesce(known, value.lost_digits()))
+        read = value.as_type(field.dataType).unless(known)
         # A column, so that the plan, which is long, has it once.
         name = _READ + field.name
         reads[name] = F.struct(read.value.alias("value"), read.problem.alias("problem"))
@@ -213,43 +212,38 @@ def _parsed(messages: Messages, wanted: StructType) -> DataFrame:
     return rows.withColumn(ROW, named_as(wanted, row))
 
 
-def _without_schemas_of_numbers(
-    messages: Messages, rows: DataFrame, wanted: StructType
-) -> DataFrame:
-    """Return the rows without the Connect schemas of decimals that are numbers in JSON.
+def _with_numbers(messages: Messages, rows: DataFrame, wanted: StructType) -> DataFrame:
+    """Return the rows with all digits of decimals that are numbers, and schemas that name these.
 
-    A converter with `decimal.format=NUMERIC` writes numbers, and not the bytes that the schema
-    says. The text 1234 may be either, so the row's JSON decides whether it is in quotes. Numbers
-    whose digits may be lost keep a schema that says so (`CUT`).
+    The text 1234 may be a number or bytes, so the row's JSON decides whether it is in quotes. Spark
+    reads a number as text by way of a double, and as a variant with its digits.
     """
-    text = column(messages.value).cast("string")
-    before, after = (F.get_json_object(text, f"$.payload.{part}") for part in ("before", "after"))
 
     def may_be_number(name: Column, said: Column) -> Column:
-        return (said["name"] == DECIMAL) & F.try_element_at(ROW, name).rlike(_NUMBER)
+        text, of_items = F.try_element_at(ROW, name), said["items"]["name"]
+        of_array = F.coalesce((of_items == DECIMAL) & text.rlike(NUMBERS), F.lit(False))
+        return of_array | ((said["name"] == DECIMAL) & text.rlike(_NUMBER))
 
     some = F.exists(F.map_entries(TYPES), lambda each: may_be_number(each["key"], each["value"]))
-    as_json = F.when(some, F.when(F.col(OPERATION) == "d", before).otherwise(after))
-    patterns = F.create_map(
-        *[part for name in wanted.names for part in (F.lit(name), F.lit(_number_of(name)))]
-    )
+    text = F.when(some, column(messages.value).cast("string"))
+    payload = F.from_json(text, f"payload struct<before {_VARIANTS}, after {_VARIANTS}>")["payload"]
+    row = F.when(F.col(OPERATION) == "d", payload["before"]).otherwise(payload["after"])
 
-    def is_number(name: Column, said: Column) -> Column:
-        pattern = F.try_element_at(patterns, name)
-        return may_be_number(name, said) & F.regexp_like(F.col(_JSON), pattern)
+    def known(values: Column) -> Column:
+        def is_number(name: Column, said: Column) -> Column:
+            is_text = F.schema_of_variant(F.try_element_at(values, name)) == "STRING"
+            return F.coalesce(may_be_number(name, said) & ~is_text, F.lit(False))
 
-    def said_of(name: Column, said: Column) -> Column:
-        cut = F.when(may_be_cut(F.try_element_at(ROW, name)), said.withField("name", F.lit(CUT)))
-        return F.when(is_number(name, said), cut).otherwise(said)
+        def exact(name: Column, text: Column) -> Column:
+            digits = F.try_element_at(values, name).cast("string")
+            return F.when(is_number(name, F.try_element_at(TYPES, name)), digits).otherwise(text)
 
-    known = F.map_filter(F.transform_values(TYPES, said_of), lambda _, said: said.isNotNull())
-    return rows.withColumn(_JSON, as_json).withColumn(TYPES, known).drop(_JSON)
+        said = F.transform_values(TYPES, lambda name, said: as_number(said, is_number(name, said)))
+        texts = F.when(values.isNull(), F.col(ROW)).otherwise(F.transform_values(ROW, exact))
+        return F.struct(said.alias(TYPES), texts.alias(ROW))
 
-
-def _number_of(name: str) -> str:
-    """Build a pattern of a JSON object in which a number has this name."""
-    # Within a string, a quote has a backslash before it.
-    return rf"(?iu)[{{,]{re.escape(json.dumps(name, ensure_ascii=False))}:-?\d"
+    read = rows.withColumn(_EXACT, once(named_as(wanted, row), known))
+    return read.withColumns({name: column(_EXACT, name) for name in (TYPES, ROW)}).drop(_EXACT)
 
 
 def is_envelope(text: Column, wanted: StructType, place: Column) -> Column:

@@ -55,8 +55,8 @@ MILLIS = f"{_DEBEZIUM}Timestamp"
 DECIMAL = f"{_CONNECT}Decimal"
 """The name of the Connect schema of a decimal, whose scale is in its parameters."""
 
-CUT = "a number whose digits may be lost"
-"""What takes the place of `DECIMAL` for a number in JSON that Spark may not have read exactly."""
+NUMBER = "a number in JSON"
+"""What takes the place of `DECIMAL` for a value that is a number, and not the bytes of one."""
 
 SCALED = "io.debezium.data.VariableScaleDecimal"
 """The name of the Connect schema of a decimal that comes with its scale, as `scale` and `value`."""
@@ -83,7 +83,11 @@ TIMES = (TimestampType, TimestampNTZType)
 _UNREAD = "_cdc_unread"
 _NOT_READ = "not read"
 _TEXTS, _ITEMS = "map<string,string>", "array<string>"
-_NUMBERS = r"^\[\s*(?:null\s*,\s*)*-?\d"
+NUMBERS = r"^\[\s*(?:null\s*,\s*)*-?\d"
+"""A pattern of JSON arrays whose items are numbers."""
+
+# A number with a fraction or an exponent, and more digits than a double holds, also in an array.
+_MANY_DIGITS = r"(?<![\d.eE+-])-?(?=\d+[.eE])[0.]*(?:\d\.?){16}"
 
 
 @dataclass(frozen=True)
@@ -132,7 +136,11 @@ class TextValue:
     items: Column | None = None
 
     def as_type(self, data_type: DataType) -> ReadValue:
-        """Return the value in a type."""
+        """Return the value in a type, unless its digits may be lost."""
+        read = self._as_type(data_type)
+        return read if self.semantic is None else read.unless(self._lost_digits(self.semantic))
+
+    def _as_type(self, data_type: DataType) -> ReadValue:
         if isinstance(data_type, StringType):
             return self._unless_precise_decimal(ReadValue.fine(self.text))
         if isinstance(data_type, BinaryType):
@@ -202,25 +210,13 @@ class TextValue:
 
     def _as_array(self, data_type: ArrayType) -> ReadValue:
         items = F.from_json(self.text, _ITEMS)
-        of_items = self.items
-        are_numbers = None
-        if of_items is not None:  # a converter may write decimals as numbers, and not as bytes
-            are_numbers = F.coalesce(
-                (of_items["name"] == DECIMAL) & self.text.rlike(_NUMBERS), F.lit(False)
-            )
-            of_items = F.when(~are_numbers, of_items)
-
-        def part(text: Column) -> ReadValue:
-            read = self._part(text, data_type.elementType, of_items)
-            if are_numbers is None:
-                return read
-            return read.unless(F.when(are_numbers & may_be_cut(text), _NOT_READ))
-
-        problem = F.filter(F.transform(items, lambda item: part(item).problem), F.isnotnull)
-        is_wrong = items.isNull() | (F.size(problem) > 0)
-        return ReadValue(
-            F.transform(items, lambda item: part(item).value), F.when(is_wrong, _NOT_READ)
+        of = None if self.items is None else as_number(self.items, self.text.rlike(NUMBERS))
+        value = F.transform(items, lambda text: self._part(text, data_type.elementType, of).value)
+        wrong = F.exists(
+            items, lambda text: self._part(text, data_type.elementType, of).problem.isNotNull()
         )
+        read = ReadValue(value, F.when(items.isNull() | wrong, _NOT_READ))
+        return read if of is None else read.unless(self._lost_digits(of["name"]))
 
     def _as_map(self, data_type: MapType) -> ReadValue:
         entries = F.from_json(self.text, _TEXTS)
@@ -375,15 +371,13 @@ class TextValue:
         failed = self.text.isNotNull() & value.isNull()
         return ReadValue(value, F.when(failed, self._said(_is_no(data_type, hint))))
 
-    def lost_digits(self) -> Column:
+    def _lost_digits(self, semantic: Column) -> Column:
         """Return what is wrong with a number whose digits may be lost; null for others."""
         problem = F.lit(
             " is a number, and Spark reads 15 digits of it: use decimal.format=BASE64 or "
             "decimal.handling.mode=string"
         )
-        if self.semantic is None:
-            return F.lit(None).cast("string")
-        return F.when(self.semantic == CUT, self._said(problem))
+        return F.when((semantic == NUMBER) & self.text.rlike(_MANY_DIGITS), self._said(problem))
 
     def _said(self, problem: Column) -> Column:
         return F.concat(
@@ -397,10 +391,13 @@ class TextValue:
         )
 
 
-def may_be_cut(number: Column) -> Column:
-    """Return whether digits of a number in JSON may be lost, which Spark reads as a double."""
-    digits = F.regexp_replace(number, r"^[-0.]+|[eE].*$|\D", "")
-    return number.rlike("[.eE]") & (F.length(digits) > 15)
+def as_number(said: Column, is_number: Column) -> Column:
+    """Return the Connect schema of a value which may be the number that the schema calls bytes.
+
+    A converter with `decimal.format=NUMERIC` writes decimals as numbers.
+    """
+    number = said.withField("name", F.lit(NUMBER))
+    return F.when((said["name"] == DECIMAL) & is_number, number).otherwise(said)
 
 
 def holds(data_type: DataType, is_one: Callable[[DataType], bool]) -> bool:

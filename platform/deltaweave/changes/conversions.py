@@ -42,6 +42,12 @@ FROM = "deltaweave.from"
 _DIGITS = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
 _WITHOUT_LOSS = (ByteType, ShortType, IntegerType)
 
+_SAME_KEYS = (
+    "a map of an event that was stored before has keys that differ only in a field which was "
+    "dropped from them since: RESTORE the table to before DROP COLUMN, and drop the field when the "
+    "event is merged, or older than late_by."
+)
+
 _EPOCH = "TIMESTAMP_NTZ '1970-01-01 00:00:00'"
 _MICROSECOND = "INTERVAL '0.000001' SECOND"
 
@@ -109,15 +115,23 @@ def converted(value: Column, held: DataType, wanted: DataType) -> Column:
         return F.transform(value, lambda item: converted(item, one, other))
     if isinstance(held, MapType) and isinstance(wanted, MapType):
         of_keys, of_values = (held.keyType, wanted.keyType), (held.valueType, wanted.valueType)
-        return F.map_from_entries(
-            F.transform(
-                F.map_entries(value),
-                lambda entry: F.struct(
-                    converted(entry["key"], *of_keys), converted(entry["value"], *of_values)
-                ),
-            )
+        entries = F.transform(
+            F.map_entries(value),
+            lambda entry: F.struct(
+                converted(entry["key"], *of_keys).alias("key"),
+                converted(entry["value"], *of_values),
+            ),
         )
+        return F.map_from_entries(entries) if is_as(*of_keys) else once(entries, _map_of)
     return value.cast(wanted) if widens(held, wanted) else value
+
+
+def _map_of(entries: Column) -> Column:
+    """Build a map; evaluating one whose keys a dropped field told apart is an error."""
+    keys = F.transform(entries, lambda entry: entry["key"])
+    are_distinct = F.size(F.array_distinct(keys)) == F.size(keys)
+    problem = F.raise_error(F.lit(_SAME_KEYS))
+    return F.when(entries.isNull() | are_distinct, F.map_from_entries(entries)).otherwise(problem)
 
 
 def exact(value: Column, held: DataType, wanted: DataType, problem: tuple[str, str]) -> Column:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+import deltaweave
+from deltaweave import MergeOnReadTable, Table
 from deltaweave.changes import history, tombstones
 from deltaweave.changes.events import EventShape
 from deltaweave.changes.merge_on_read import changeset
@@ -278,3 +280,42 @@ def test_events_that_lack_a_column_have_its_default_unless_stored_before(
         assert found == rows, method
     changing.take(Rematerialized("merge"))
     assert changing.rows() == rows
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("kind", ["histories", "merge on read"])
+def test_keys_of_a_map_that_a_dropped_field_told_apart_are_an_error(
+    spark: SparkSession, tmp_path: Path, kind: Kind
+) -> None:
+    """Until the field is back, because the stored event is then as it was."""
+    path = str(tmp_path / "t")
+    arguments: dict[str, Any] = {"keys": ["k"], "sequence_by": "at", "except_column_list": ["at"]}
+    table = MergeOnReadTable(spark, path, **arguments)
+
+    def apply(at: int, *keys: str) -> None:
+        entries = ", ".join(f"named_struct({key}), {at}" for key in keys)
+        rows = spark.sql(f"SELECT 1 AS k, {at} AS at, map({entries}) AS m")
+        if kind == "merge on read":
+            table.append(rows)
+        else:
+            deltaweave.apply_changes(spark, path, rows, **arguments, stored_as_scd_type=2)
+
+    apply(10, "'a', 1, 'f', 1", "'a', 1, 'f', 2")
+    if kind == "histories":  # which remember what no version shows
+        rows = Table(spark, path).read().selectExpr("k", "15 AS at", "m")
+        deltaweave.apply_changes(spark, path, rows, **arguments, stored_as_scd_type=2)
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    version = Table(spark, path).version()
+    spark.sql(f"ALTER TABLE delta.`{path}` DROP COLUMN m.key.f")
+    steps: list[Callable[[], Any]] = [lambda: apply(12, "'a', 3")]
+    if kind == "merge on read":
+        steps = [lambda: table.read().collect(), table.rematerialize]
+    for step in steps:
+        with pytest.raises(Exception, match="RESTORE the table to before DROP COLUMN"):
+            step()
+    assert Table(spark, path).version() == version + 1
+    spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF {version}")
+    apply(12, "'a', 3, 'f', 1")
+    rows = table.read() if kind == "merge on read" else Table(spark, path).read()
+    sizes = {"histories": [1, 2, 2], "merge on read": [1]}
+    assert sorted(row[0] for row in rows.selectExpr("size(m)").collect()) == sizes[kind]

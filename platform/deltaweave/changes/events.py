@@ -89,6 +89,16 @@ class EventShape:
         """Return the name of a column in the side tables."""
         return name if self.table is None else self.table.name(name)
 
+    def stored_names(self, name: str) -> set[str]:
+        """Return the names, in lower case, that a column may have in the side tables."""
+        return {each.lower() for each in ([name] if self.table is None else self.table.names(name))}
+
+    def has_other_keys(self, stored: StructType) -> bool:
+        """Return whether a side table has a key column that holds no key."""
+        keys = set().union(*map(self.stored_names, self.keys))
+        names = [name.lower() for name in stored.names if not name.startswith(PREFIX)]
+        return not keys.issuperset(names)
+
 
 @dataclass(frozen=True)
 class Events:

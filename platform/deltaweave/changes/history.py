@@ -41,6 +41,7 @@ from deltaweave.changes.lineage import line_of
 from deltaweave.changes.side_table import (
     EVENTS,
     NOTED,
+    check_has_keys,
     create_side_table,
     fitted,
     may_hold_noted_before,
@@ -339,8 +340,9 @@ class Remembered:
         """Read the remembered events of a batch's keys at a version: columns as `Events.rows`."""
         if version < 0:
             return None
-        rows = self.kept_in.snapshot(version).read_whole()
-        kept = to_events(rows, events.shape)
+        held = self.kept_in.snapshot(version)
+        check_has_keys(held, events.shape)
+        kept = to_events(held.read_whole(), events.shape)
         kept = kept.join(events.key_rows, list(events.shape.keys), "left_semi")
         return kept.select(*map(column, events.rows.columns))
 

@@ -35,7 +35,7 @@ from deltaweave.changes.conversions import (
     wider,
     with_leaves_of,
 )
-from deltaweave.changes.events import PREFIX
+from deltaweave.changes.events import PREFIX, EventShape
 from deltaweave.changes.lineage import (
     LOOKED_AT,
     NOTED_EVERY,
@@ -51,7 +51,13 @@ from deltaweave.delta.files import encryption_properties
 from deltaweave.delta.jvm import collected, translated
 from deltaweave.delta.log import Commit, FileList, TableSnapshot, bounds
 from deltaweave.engine.prune import KEY_INDEX_DIRECTORY
-from deltaweave.errors import CommitConflictError, DeltaweaveError, StatementError
+from deltaweave.errors import (
+    NOTHING_DONE,
+    CommitConflictError,
+    DeltaweaveError,
+    SourceError,
+    StatementError,
+)
 from deltaweave.identifiers import column, quoted
 from deltaweave.table import Table
 
@@ -133,6 +139,26 @@ def fitted(rows: DataFrame, kept_in: Table, schema: StructType | None = None) ->
     ]
     are_as = all(is_as(f.dataType, wanted[f.name].dataType) for f in rows.schema)
     return rows if are_as else rows.select(*values)
+
+
+def check_has_keys(kept_in: TableSnapshot, shape: EventShape) -> None:
+    """Fail if a side table holds a key by another name than the files of its table have for it.
+
+    Raises:
+        SourceError: It does.
+    """
+    held = by_case(kept_in.schema)
+    lost = [key for key in shape.keys if held.keys().isdisjoint(shape.stored_names(key))]
+    if lost and shape.has_other_keys(kept_in.schema):
+        raise SourceError(
+            f"what it remembers has other names for the key {', '.join(lost)} than the table's "
+            "files, which got new ones by an overwrite with overwriteSchema.",
+            table=kept_in.data_path,
+            operation="applying changes",
+            state=NOTHING_DONE,
+            hint="RESTORE the table to the version before, and change its columns by ALTER TABLE. "
+            "Or delete that directory, if no event comes late.",
+        )
 
 
 def _evolve(kept_in: Table, held: StructType, wanted: StructType) -> None:

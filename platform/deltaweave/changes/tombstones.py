@@ -35,6 +35,7 @@ from deltaweave.changes.side_table import (
     NOTED,
     TAKEN_OVER,
     TOMBSTONES,
+    check_has_keys,
     create_side_table,
     fitted,
     newest_version,
@@ -117,6 +118,7 @@ class Tombstones:
         of_one = [*map(quoted, events.shape.keys), _OF_ALL]
         newest = grouped(deletes, of_one, [F.max(SEQUENCE).alias(SEQUENCE)])
         self.create_if_missing(events)
+        check_has_keys(self.kept_in.snapshot(), events.shape)
         long_ago = noted_before(keep_for, noted)  # this batch's own are kept, however long it takes
         emptied = {}
         if events.truncated is not None:
@@ -177,6 +179,7 @@ class Tombstones:
             known.append(last_at(events.truncated))
         if version >= 0:
             kept = self.kept_in.snapshot(version)
+            check_has_keys(kept, events.shape)
             found = None if table is None else settled(kept, table, TOMBSTONES)
             rows = kept.read_whole() if found is None else found.rows
             takes_over = kept.last_applied(TAKEN_OVER) or (found is not None and found.takes_over)

@@ -19,6 +19,7 @@ from deltaweave import MergeOnReadTable, Table
 from deltaweave.changes import history, tombstones
 from deltaweave.changes.events import EventShape
 from deltaweave.changes.merge_on_read import changeset
+from deltaweave.errors import SourceError
 from tests.deltaweave.changes.changing import (
     KINDS,
     SHAPES,
@@ -319,3 +320,52 @@ def test_keys_of_a_map_that_a_dropped_field_told_apart_are_an_error(
     rows = table.read() if kind == "merge on read" else Table(spark, path).read()
     sizes = {"histories": [1, 2, 2], "merge on read": [1]}
     assert sorted(row[0] for row in rows.selectExpr("size(m)").collect()) == sizes[kind]
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("kind", KINDS)
+def test_keys_with_other_names_in_files_after_an_overwrite_are_an_error(
+    spark: SparkSession, tmp_path: Path, kind: Kind
+) -> None:
+    """An overwrite with overwriteSchema gives a column of another type another name in files."""
+    path = str(tmp_path / "t")
+    arguments: dict[str, Any] = {
+        "keys": ["order id"],
+        "sequence_by": "at",
+        "apply_as_deletes": "v IS NULL",
+        "except_column_list": ["at"],
+    }
+    table = MergeOnReadTable(spark, path, **arguments)
+
+    def apply(*events: str) -> None:
+        rows = spark.sql(f"SELECT * FROM VALUES {', '.join(events)} AS t(`order id`, at, v)")
+        if kind == "merge on read":
+            table.append(rows)
+        else:
+            scd_type: Any = 2 if kind == "histories" else 1
+            deltaweave.apply_changes(spark, path, rows, **arguments, stored_as_scd_type=scd_type)
+
+    def seen() -> list[Any]:
+        rows = table.read() if kind == "merge on read" else Table(spark, path).read()
+        return sorted(rows.select("order id", "v").collect())
+
+    apply("(1, 1, 1)", "(2, 5, NULL)")
+    apply("(1, 2, 1)", "(2, 7, NULL)")
+    before, version = seen(), Table(spark, path).version()
+    whole = Table(spark, path).read()
+    whole = whole.withColumn("order id", whole["order id"].cast("bigint"))
+    whole.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(path)
+    steps: list[Callable[[], Any]] = [
+        lambda: apply("(1, 3, 3)"),
+        lambda: apply("(2, 6, 6)", "(3, 1, NULL)"),
+    ]
+    if kind == "merge on read":
+        steps = [table.read, table.rematerialize]
+    for step in steps:
+        with pytest.raises(SourceError, match="other names"):
+            step()
+    assert Table(spark, path).version() == version + 1
+    spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF {version}")
+    assert seen() == before
+    apply("(2, 6, 6)")
+    assert seen() == (before if kind != "histories" else [(1, 1), (2, 6)])

@@ -240,9 +240,10 @@ def _check_have_columns(
     """Raise a SourceError if events lack their keys, or have values that no column would take.
 
     A batch holds its columns by the names that the base's files had for them. With column mapping,
-    a base that is dropped and created again has other names.
+    a base that is dropped and created again, or overwritten with overwriteSchema, has other names.
     """
-    if not batches.may_be_of_another_base(snapshot.id):
+    has_other_keys = changeset.shape.has_other_keys(batches.table.schema)
+    if not (has_other_keys or batches.may_be_of_another_base(snapshot.id)):
         return
     lacks_key = F.lit(False)
     for key in changeset.shape.keys:
@@ -271,6 +272,7 @@ def _ways_on(
     """Write a hint on what to do with batches whose values are lost."""
     name = f"delta.{quoted(changeset.table.location())}"
     first, last = batches.after + 1, batches.last_of_another_base(base_id)
+    last = last if last >= first else batches.newest
     hint = (
         f"Delete them (DELETE FROM {name} WHERE {BATCH} BETWEEN {first} AND {last}) and append "
         "their events again, as other batches: of a stream, with a new checkpoint."

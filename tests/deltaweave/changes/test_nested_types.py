@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -283,3 +285,93 @@ def test_fields_of_keys_are_told_by_name(spark: SparkSession, tmp_path: Path, ki
     is_read = kind is None
     rows = (MergeOnReadTable(spark, path, **arguments) if is_read else Table(spark, path)).read()
     assert {tuple(row) for row in rows.selectExpr("k.a", "k.b").collect()} == {(1, 2), (2, 1)}
+
+
+# Where a struct is: the column's type, what ALTER TABLE calls it, and how it is read.
+PLACES = {
+    "s": ("{0}", "", "{0}"),
+    "l": ("array({0})", ".element", "{0}[0]"),
+    "m": ("map('p', {0})", ".value", "{0}['p']"),
+    "mk": ("map({0}, 1)", ".key", "map_keys({0})[0]"),
+}
+AS_IT_WAS = {"a": "{n}", "b": "'x'"}
+# How it is changed, its fields then, and what its fields were called that stored events have.
+ALTERED: dict[str, tuple[list[str], dict[str, str], dict[str, str]]] = {
+    "renamed": (["RENAME COLUMN {0}.a TO z"], {"z": "{n}", "b": "'x'"}, {"z": "a", "b": "b"}),
+    "dropped": (["DROP COLUMN {0}.b"], {"a": "{n}"}, {"a": "a"}),
+    "widened": (["ALTER COLUMN {0}.a TYPE BIGINT"], AS_IT_WAS, {"a": "a", "b": "b"}),
+    "moved": (["ALTER COLUMN {0}.b FIRST"], AS_IT_WAS, {"a": "a", "b": "b"}),
+    "added": (["ADD COLUMNS ({0}.y INT FIRST)"], {"y": "{n}", **AS_IT_WAS}, {"a": "a", "b": "b"}),
+    "swapped": (
+        [f"RENAME COLUMN {{0}}.{one} TO {other}" for one, other in ("at", "ba", "tb")],
+        {"b": "{n}", "a": "'x'"},
+        {"b": "a", "a": "b"},
+    ),
+    "other": (
+        ["DROP COLUMN {0}.b", "ADD COLUMNS ({0}.b INT)"],
+        {"a": "{n}", "b": "{n}"},
+        {"a": "a"},
+    ),
+}
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("scd_type", [2, None])
+def test_fields_changed_in_any_place_are_those_of_stored_events(
+    spark: SparkSession, tmp_path: Path, scd_type: Any
+) -> None:
+    path, columns = str(tmp_path / "t"), list(itertools.product(ALTERED, PLACES))
+    table = MergeOnReadTable(spark, path, **ARGUMENTS)
+
+    def apply(altered: bool, *events: tuple[int, int, int]) -> None:
+        rows = []
+        for change, place in columns:
+            fields = ALTERED[change][1] if altered else AS_IT_WAS
+            struct = ", ".join(f"'{name}', {of}" for name, of in fields.items())
+            struct = f"named_struct({struct})".format(n="n")
+            rows.append(f"{PLACES[place][0].format(struct)} AS {change}_{place}")
+        made = spark.createDataFrame(events, "k INT, at INT, n INT")
+        source = made.selectExpr("k", "at", "'u' AS op", *rows)
+        if scd_type is None:
+            table.append(source)
+        else:
+            deltaweave.apply_changes(spark, path, source, **ARGUMENTS, stored_as_scd_type=scd_type)
+
+    def shown(rows: DataFrame, *names: str) -> dict[Any, list[Any]]:
+        read = [f"to_json({PLACES[p][2].format(f'{c}_{p}')})" for c, p in columns]
+        found = rows.selectExpr("k", *names, f"array({', '.join(read)}) AS said").collect()
+        return {tuple(row[:-1]): [json.loads(each) for each in row.said] for row in found}
+
+    apply(False, (1, 10, 1), (1, 12, 1), (2, 20, 3))
+    for setting in ("columnMapping.mode' = 'name", "enableTypeWidening' = 'true"):
+        spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.{setting}')")
+    for change, place in columns:
+        for statement in ALTERED[change][0]:
+            name = f"{change}_{place}{PLACES[place][1]}"
+            spark.sql(f"ALTER TABLE delta.`{path}` {statement.format(name)}")
+
+    def made(n: int, is_stored: bool) -> list[Any]:
+        values = {"{n}": n, "'x'": "x"}
+        found = []
+        for change, _ in columns:
+            _, fields, stored = ALTERED[change]
+            of = {name: AS_IT_WAS[was] for name, was in stored.items()} if is_stored else fields
+            found.append({name: values[each] for name, each in of.items()})
+        return found
+
+    current = {(1,): made(1, True), (2,): made(8, False)}
+    if scd_type is None:
+        assert shown(table.read())[(1,)] == made(1, True)
+    apply(True, (1, 11, 5), (2, 30, 8))
+    if scd_type is None:
+        assert shown(table.read()) == current
+        table.rematerialize("merge")
+        assert shown(table.read_optimized()) == current
+        return
+    assert shown(Table(spark, path).read(), "__START_AT") == {
+        (1, 10): made(1, True),
+        (1, 11): made(5, False),
+        (1, 12): made(1, True),
+        (2, 20): made(3, True),
+        (2, 30): made(8, False),
+    }

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 import deltaweave
 from deltaweave import Table, errors
 from deltaweave.delta.jvm import IGNORING_FILES, Jvm
+from deltaweave.delta.statement import builtin
 from tests.builders import frame, write_table
 from tests.oracles import newest_version, rows_as_text
 from tests.settings import configured
@@ -143,6 +144,43 @@ def test_an_error_of_the_fallback_says_whether_anything_was_committed(
     assert error.state == (errors.NOTHING_COMMITTED if is_known else errors.STATE_UNKNOWN)
     assert (error.error_class, error.version) == (error_class, 0)
     assert newest_version(refused) == others_merge
+
+
+@pytest.mark.parametrize("is_hidden", [False, True], ids=["raised", "hidden"])
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ((Jvm, "data_frame_of_plan"), "in Delta's own MERGE, which may have committed"),
+        ((builtin, "_merges_after"), "after Delta's own MERGE committed 1"),
+    ],
+    ids=["merge", "history"],
+)
+def test_an_interrupt_ends_the_fallback_and_the_log_says_what_is_committed(
+    spark: SparkSession,
+    refused: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    where: tuple[Any, str],
+    said: str,
+    *,
+    is_hidden: bool,
+) -> None:
+    call = getattr(*where)
+
+    def interrupted(*arguments: Any, **named: Any) -> Any:
+        call(*arguments, **named)
+        try:
+            raise KeyboardInterrupt
+        finally:
+            if is_hidden:
+                raise errors.SourceLostError("the stream was closed")
+
+    monkeypatch.setattr(*where, interrupted)
+    statement = UPSERT.format(target=f"delta.`{refused}`", source="options_source")
+    with caplog.at_level(logging.WARNING, "deltaweave"), pytest.raises(KeyboardInterrupt):
+        deltaweave.merge(spark, statement, fallback="builtin")
+    assert f"interrupted {said}" in caplog.text
+    assert newest_version(refused) == 1
 
 
 def test_the_fallback_of_the_builder(spark: SparkSession, refused: str) -> None:

@@ -23,6 +23,7 @@ from deltaweave.delta.jvm import (
     JavaObject,
     Jvm,
     is_on,
+    raise_hidden_interrupts,
     refuse_lenient_reads,
     reported_by,
     translated,
@@ -75,12 +76,16 @@ def run_builtin_merge(parsed: ParsedMerge, location: str) -> BuiltinMerge:
     before = spark.conf.get(LAST_COMMIT, None)
     spark.conf.unset(LAST_COMMIT)
     try:
-        Jvm.of(spark).data_frame_of_plan(parsed.plan)  # a command runs when its DataFrame is made
+        with raise_hidden_interrupts():
+            Jvm.of(spark).data_frame_of_plan(parsed.plan)  # a command runs when that is made
     except Exception:
         has_committed = spark.conf.get(LAST_COMMIT, None) is not None
         may_be_committed = has_committed or _may_be_committed(spark, location, newest["version"])
         with translated(table, version=newest["version"], commits=may_be_committed):
             raise
+    except BaseException:
+        logger.warning("%s: interrupted in Delta's own MERGE, which may have committed", table)
+        raise
     finally:
         last = spark.conf.get(LAST_COMMIT, None)
         if last is None and before is not None:
@@ -88,7 +93,8 @@ def run_builtin_merge(parsed: ParsedMerge, location: str) -> BuiltinMerge:
     if last is None:
         return BuiltinMerge()  # it committed nothing
     try:
-        later = _merges_after(spark, location, newest["version"])
+        with raise_hidden_interrupts():
+            later = _merges_after(spark, location, newest["version"])
         # Others may have merged meanwhile, or the session may have committed to another table.
         own = next((commit for commit in later if str(commit["version"]) == last), None)
         if own is None:
@@ -97,6 +103,9 @@ def run_builtin_merge(parsed: ParsedMerge, location: str) -> BuiltinMerge:
         return BuiltinMerge(own["version"], metrics)
     except Exception as error:
         return _of_unknown_version(table, reported_by(error), exc_info=True)
+    except BaseException:
+        logger.warning("%s: interrupted after Delta's own MERGE committed %s", table, last)
+        raise
 
 
 def _merges_after(
@@ -114,7 +123,8 @@ def _may_be_committed(spark: SparkSession, location: str, read: int) -> bool:
     """Return whether a failed merge may be one that the table's history has since a version."""
     try:
         # Without information about commits, a later one may be any operation.
-        return bool(_merges_after(spark, location, read, or_unknown=True))
+        with raise_hidden_interrupts():
+            return bool(_merges_after(spark, location, read, or_unknown=True))
     except Exception as error:
         logger.warning("%s: the history cannot be read: %s", location, reported_by(error))
         return True

@@ -2,22 +2,38 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from dagster import AssetExecutionContext, StaticPartitionsDefinition, asset
+from pyspark.sql import DataFrame, SparkSession
 
-from dagster_deltaweave import build_orphan_changes_check, build_table_checks, merge_asset
+from dagster_deltaweave import (
+    build_orphan_changes_check,
+    build_table_checks,
+    merge_asset,
+    partition_tags,
+)
 from deltaweave import Table, clauses
 from deltaweave.identifiers import column, quoted
-from tests.dagster_deltaweave.conftest import Run
+from tests.dagster_deltaweave.conftest import Run, rows
+from tests.settings import configured
 
 NAMES = ["k.1", "se`lect", "ü's"]
 SCHEMA = ", ".join(f"{quoted(name)} INT" for name in NAMES)
 
 
+@pytest.fixture(params=["defaults", "patterns"])
+def _settings(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[None]:
+    """With the second, names in back quotes may be regular expressions in a query."""
+    name = "spark.sql.parser.quotedRegexColumnNames"
+    with configured(spark, {name: str(request.param == "patterns")}):
+        yield
+
+
 @pytest.mark.minutes
+@pytest.mark.usefixtures("_settings")
 def test_a_run_a_full_refresh_and_checks(
     spark: SparkSession, run: Run, table: Callable[[str], Table]
 ) -> None:
@@ -34,7 +50,10 @@ def test_a_run_a_full_refresh_and_checks(
 
     checks = build_table_checks(numbers, unique_key=["k.1"], no_nulls=["se`lect", "ü's", "k.1"])
     orphans = build_orphan_changes_check(
-        numbers, changes=lambda spark, _: numbers_of(spark, delivered[0]), keys=["k.1", "se`lect"]
+        numbers,
+        changes=lambda spark, _: numbers_of(spark, delivered[0]),
+        keys=["k.1", "se`lect"],
+        deleted="`k.1` < 0",
     )
 
     def numbers_of(spark: SparkSession, rows: Any) -> Any:
@@ -48,6 +67,41 @@ def test_a_run_a_full_refresh_and_checks(
     run(numbers, tags={"deltaweave/full_refresh": "true"})
     found = table("numbers").read().select(*map(column, NAMES)).collect()
     assert [tuple(row) for row in found] == [(3, 3, 3)]
+
+
+@pytest.mark.minutes
+@pytest.mark.usefixtures("_settings")
+def test_partitions_by_a_column_of_such_a_name(
+    spark: SparkSession, run: Run, table: Callable[[str], Table]
+) -> None:
+    letters, values, read = StaticPartitionsDefinition(["a", "b"]), [1], []
+    schema = "k INT, `p.1` STRING, p21 STRING"
+
+    def rows_of(*keys: str) -> DataFrame:
+        return spark.createDataFrame([(values[-1], key, "c") for key in keys], schema)
+
+    overwritten = {"deltaweave/write": "overwrite", "partition_expr": "`p.1`"}
+
+    @asset(partitions_def=letters, metadata=overwritten)
+    def written(context: AssetExecutionContext) -> DataFrame:
+        return rows_of(context.partition_key)
+
+    @asset(partitions_def=letters)
+    def loaded(written: DataFrame) -> None:
+        read.extend(row["p.1"] for row in written.collect())
+
+    @merge_asset(keys=["k"], partitions_def=letters, partition_expr="`p.1`")
+    def newest() -> DataFrame:
+        return rows_of("b", "a")
+
+    for letter in ("a", "b"):
+        run(written, partition=letter)
+    values.append(2)
+    run(written, loaded, partition="b")
+    assert read == ["b"]
+    assert rows(table("written")) == [(1, "a", "c"), (2, "b", "c")]
+    run(newest, tags=partition_tags(["a", "b"]))
+    assert rows(table("newest")) == [(2, "b", "c")]
 
 
 @pytest.mark.minutes

@@ -297,10 +297,12 @@ def _compared(
 ) -> CheckFinding:
     from pyspark.sql import functions as F
 
-    from deltaweave.delta.jvm import grouped
+    from deltaweave.delta.jvm import grouped, parsed_expression
 
     columns = [column(name) for name in keys]
-    is_deleted = F.coalesce(F.expr(deleted), F.lit(False)) if deleted else F.lit(False)
+    is_deleted = F.lit(False)
+    if deleted:
+        is_deleted = F.coalesce(parsed_expression(delivered.sparkSession, deleted), is_deleted)
     changes = delivered.alias("s").select(*columns, is_deleted.alias(_IS_DELETED))
     of_key = [
         F.count("*").alias(_CHANGES),

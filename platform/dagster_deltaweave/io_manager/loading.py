@@ -37,7 +37,7 @@ from dagster_deltaweave.tables import (
     table_location,
 )
 from deltaweave.changes.table_columns import declared_columns
-from deltaweave.delta.jvm import translated
+from deltaweave.delta.jvm import parsed_expression, translated
 from deltaweave.errors import NOTHING_READ, SourceError
 from deltaweave.identifiers import column
 
@@ -313,4 +313,4 @@ def _partitions_of(context: InputContext, table: Table, version: int | None) -> 
         rows=rows,
     )
     context.log.info(f"Reads {context.asset_key.to_user_string()} where {predicate}.")
-    return rows.where(predicate)
+    return rows.where(parsed_expression(rows.sparkSession, predicate))

@@ -29,12 +29,12 @@ from deltaweave.changes.conversions import wider
 from deltaweave.changes.stored_events import keys_as_stored
 from deltaweave.changes.table_columns import TableColumns, declared_columns
 from deltaweave.delta.commit import is_unwritten
-from deltaweave.delta.jvm import grouped, translated
+from deltaweave.delta.jvm import grouped, parsed_expression, translated
 from deltaweave.errors import AmbiguousMatchError, SourceError, StatementError
 from deltaweave.identifiers import RESERVED_PREFIX, column, spelled_as, unquoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, SparkSession
 
     from deltaweave import Table
     from deltaweave.clauses import Clause
@@ -48,7 +48,8 @@ _ITSELF, _NOTHING = "itself", "nothing"
 
 def insertable_rows(rows: DataFrame, declaration: MergeDeclaration) -> DataFrame:
     """Return the rows that a clause inserts where the table lacks their key."""
-    inserts = [takes(each) for each in declaration.clauses if each.kind == "not_matched"]
+    spark = rows.sparkSession
+    inserts = [takes(spark, each) for each in declaration.clauses if each.kind == "not_matched"]
     return rows.alias("s").where(reduce(lambda one, other: one | other, inserts, F.lit(False)))
 
 
@@ -65,24 +66,29 @@ def left_of_key(rows: DataFrame, declaration: MergeDeclaration, columns: Collect
     names = {name for values in written for name, _ in values}
     if deletes and {name.lower() for name in columns} - names:
         return F.lit(DEPENDS)  # a row that was deleted has lost its other columns
-    where_present = _left_by_first_clause(matched, otherwise=DEPENDS)
-    # Without inserts, older rows leave nothing where the table lacks the key.
-    where_absent = (
-        _left_by_first_clause(unmatched, otherwise=_NOTHING) if unmatched else where_present
-    )
+    spark = rows.sparkSession
     try:
+        where_present = _left_by_first_clause(spark, matched, otherwise=DEPENDS)
+        # Without inserts, older rows leave nothing where the table lacks the key.
+        where_absent = (
+            _left_by_first_clause(spark, unmatched, otherwise=_NOTHING)
+            if unmatched
+            else where_present
+        )
         rows.select(where_present, where_absent).schema  # noqa: B018  conditions may name the table
     except AnalysisException:
         return F.lit(DEPENDS)
     return F.when(where_present == where_absent, where_present).otherwise(DEPENDS)
 
 
-def _left_by_first_clause(clauses: Sequence[Clause], *, otherwise: str) -> Column:
+def _left_by_first_clause(
+    spark: SparkSession, clauses: Sequence[Clause], *, otherwise: str
+) -> Column:
     """Return what the first clause that takes a row leaves of its key."""
     left = F.lit(otherwise)
     for clause in reversed(clauses):
         leaves = F.lit(_NOTHING if clause.action == "delete" else _ITSELF)
-        left = F.when(takes(clause), leaves).otherwise(left)
+        left = F.when(takes(spark, clause), leaves).otherwise(left)
     return left
 
 
@@ -94,11 +100,11 @@ def _written_columns(clause: Clause, rows: DataFrame) -> frozenset[tuple[str, st
     return frozenset((unquoted(name).lower(), str(value)) for name, value in values)
 
 
-def takes(clause: Clause) -> Column:
+def takes(spark: SparkSession, clause: Clause) -> Column:
     """Return whether a clause takes a row; a condition that is null takes none, as in MERGE."""
     if clause.condition is None:
         return F.lit(True)
-    return F.coalesce(F.expr(str(clause.condition)), F.lit(False))
+    return F.coalesce(parsed_expression(spark, str(clause.condition)), F.lit(False))
 
 
 _POSITION, _RANK, _COUNT, _LEAVES = (
@@ -309,7 +315,7 @@ def _position_by_expression(
     except StatementError:  # it is over the table's columns, which the changes may lack
         return None
     cases = " ".join(f"WHEN {rule} THEN {rank}" for rank, rule in rules.items())
-    return F.expr(f"CASE {cases} END")
+    return parsed_expression(rows.sparkSession, f"CASE {cases} END")
 
 
 def _newest(

@@ -56,7 +56,7 @@ from dagster_deltaweave.tables import (
     table_location,
 )
 from deltaweave import Lease
-from deltaweave.delta.jvm import translated
+from deltaweave.delta.jvm import parsed_expression, translated
 from deltaweave.engine.phases import telling
 from deltaweave.errors import CORRECT_STATEMENT, DeltaweaveError, StatementError
 from deltaweave.identifiers import column, table_name, unquoted
@@ -379,7 +379,7 @@ def _inserted_rows(declaration: MergeDeclaration, table: Table, changes: DataFra
     rows: DataFrame | None = None
     with translated(table.path_or_name, operation="full refresh"):
         for clause in inserts:
-            wanted = takes(clause)
+            wanted = takes(changes.sparkSession, clause)
             own = source.where(wanted & ~taken).select(*_values(clause, declaration, changes))
             rows = own if rows is None else rows.unionByName(own, allowMissingColumns=True)
             taken = taken | wanted
@@ -392,13 +392,16 @@ def _values(clause: Clause, declaration: MergeDeclaration, changes: DataFrame) -
         names = declaration.table_columns(changes.columns)
         return [column("s", name) for name in names]
     assignments = clause.assignments or {}
-    return [F.expr(str(value)).alias(unquoted(name)) for name, value in assignments.items()]
+    return [
+        parsed_expression(changes.sparkSession, str(value)).alias(unquoted(name))
+        for name, value in assignments.items()
+    ]
 
 
 def _check_predicate(table: Table, predicate: str) -> None:
     """Fail before anything is written if the predicate does not fit the table."""
     with translated(table.path_or_name, operation="overwriting", otherwise=StatementError):
-        table.read().where(predicate)
+        table.read().where(parsed_expression(table.spark, predicate))
 
 
 def _replaced(declaration: WriteDeclaration, output: Output) -> str | None:

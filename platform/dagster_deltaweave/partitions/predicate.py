@@ -17,7 +17,7 @@ from dagster import MultiPartitionKey, MultiPartitionsDefinition, PartitionsDefi
 from dagster import TimeWindowPartitionsDefinition as TimeWindows
 from pyspark.sql.types import DataType, DateType, StringType, TimestampNTZType, TimestampType
 
-from deltaweave.delta.jvm import translated
+from deltaweave.delta.jvm import parsed_expression, translated
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import literal
 
@@ -109,7 +109,8 @@ def _predicate(
     rows: DataFrame,
 ) -> str:
     with translated(table, operation="choosing partitions", otherwise=StatementError):
-        kind = rows.selectExpr(f"({expression}) AS partition").schema[0].dataType
+        partition = parsed_expression(rows.sparkSession, f"({expression})")
+        kind = rows.select(partition.alias("partition")).schema[0].dataType
     if isinstance(definition, TimeWindows):
         return _windows_predicate(definition, keys, expression, kind, table, rows)
     return _keys_predicate(keys, expression)
@@ -186,7 +187,8 @@ def _has_times(rows: DataFrame, expression: str, windows: Sequence[_Window], tab
     # Before the clock was set back to the window's end, it went on for up to an hour.
     shown = [(start, end + _HOUR if _comes_twice(end) else end) for start, end in windows]
     with translated(table, operation="choosing partitions"):
-        return not rows.where(_times_predicate(expression, shown)).isEmpty()
+        are_texts = parsed_expression(rows.sparkSession, _times_predicate(expression, shown))
+        return not rows.where(are_texts).isEmpty()
 
 
 def _windows_condition(

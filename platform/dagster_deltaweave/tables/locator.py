@@ -31,6 +31,7 @@ from dagster_deltaweave.tables.metadata_declarations import (
     table_declaration,
     table_location,
 )
+from deltaweave.delta.jvm import parsed_expression
 from deltaweave.errors import NOTHING_READ, DeltaweaveError, SourceError, StatementError
 from deltaweave.identifiers import is_path, string_token
 
@@ -228,7 +229,7 @@ def load_merge_on_read(
     if declaration.part == "view":
         return table.read(where=where)
     rows = table.read_optimized()
-    return rows if where is None else rows.where(where)
+    return rows if where is None else rows.where(parsed_expression(rows.sparkSession, where))
 
 
 PathOf = Callable[[AssetKey, TableLocation | None], str]

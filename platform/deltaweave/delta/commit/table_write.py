@@ -37,6 +37,8 @@ from deltaweave.delta.jvm import (
     DeltaTransaction,
     JavaObject,
     Jvm,
+    in_session,
+    own_session,
     reads_leniently,
     refuse_lenient_reads,
     suppress_cleanup_errors,
@@ -213,6 +215,12 @@ class Write:
 
 def write_rows(log: DeltaLog, rows: DataFrame, write: Write) -> WriteResult:
     """Write rows into an existing table; see `Table.write`."""
+    with own_session(rows.sparkSession) as own:  # names in the predicate are names
+        return _written_by_pair(log, in_session(rows, own), write)
+
+
+def _written_by_pair(log: DeltaLog, rows: DataFrame, write: Write) -> WriteResult:
+    """Write rows, with the idempotency pair that the session sets unless the caller gives one."""
     spark = rows.sparkSession
     pair = None if write.applied else session_pair(spark, table=write.table)
     if pair is None:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, LongType, StructField, StructType
 
 from deltaweave.delta.jvm.gateway import JavaObject, Jvm
-from deltaweave.delta.jvm.sessions import in_session, own_session
+from deltaweave.delta.jvm.sessions import active, in_session, own_session
 
 if TYPE_CHECKING:
     import pyarrow
@@ -38,6 +38,16 @@ def constant(spark: SparkSession, value: int | bool) -> Column:
 def sql_expression(spark: SparkSession, text: str) -> Column:
     """Build a column from a SQL expression."""
     return Column(_functions(spark).expr(text))
+
+
+def parsed_expression(spark: SparkSession, text: str) -> Column:
+    """Parse a caller's SQL expression, in which back quotes enclose names, as they do in a MERGE.
+
+    `F.expr` and `where` take them for regular expressions if the session says so (`own_session`).
+    """
+    with active(spark), own_session(spark) as own:
+        parser = own._jsparkSession.sessionState().sqlParser()
+        return Jvm.of(own).column_of(parser.parseExpression(text))
 
 
 def value_where(spark: SparkSession, condition: Column, value: Column) -> Column:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pyspark.sql import Column, DataFrame
 
 from deltaweave._validation import refuse_credentials
-from deltaweave.delta.jvm import JavaObject, Jvm, Plan, translated
+from deltaweave.delta.jvm import JavaObject, Jvm, Plan, own_session, translated
 from deltaweave.delta.releases import update_action
 
 if TYPE_CHECKING:
@@ -77,15 +77,16 @@ def merge_plan(
         jvm.catalyst.AliasIdentifier(source_alias),
         source._jdf.queryExecution().analyzed(),
     )
-    with translated(table):
+    # Built by back quotes that enclose names, as the text of a statement is.
+    with translated(table), own_session(spark) as own:
         actions: dict[str, list[JavaObject]] = {
             "matched": [],
             "not_matched": [],
             "not_matched_by_source": [],
         }
         for clause in clauses:
-            actions[clause.kind].append(_action(spark, clause))
-        condition = _expression(spark, on)
+            actions[clause.kind].append(_action(own, clause))
+        condition = _expression(own, on)
     plan = plans.MergeIntoTable(
         target,
         source_plan,

@@ -90,7 +90,7 @@ def test_the_sessions_pair_is_of_the_callers_writes_alone(table: Table) -> None:
         assert table.spark.conf.get(VERSION) == "3"
         assert upsert(table, 1, 100).version is not None
         assert table.spark.conf.get(VERSION, None) is None
-    assert newest_version(index) == 1  # the merge's files, too
+    assert newest_version(index) == 2  # created; the table's files; the merge's files, too
     assert Table(table.spark, index).last_applied("nightly") is None
     with configured(table.spark, {APPLICATION: "nightly", VERSION: "4"}):
         written = [table.write(rows, "append").version for _ in range(2)]
@@ -107,6 +107,22 @@ def test_the_sessions_pair_is_of_the_callers_writes_alone(table: Table) -> None:
     ]
     assert committed == ["nightly", "nightly", "of another"]
     assert rows_as_text(table.read().collect()) == ["(1, 100)", "(3, 30)"]
+
+
+def test_back_quotes_enclose_names_where_a_session_takes_patterns(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path, schema = str(tmp_path / "odd"), "`k.1` INT, k21 INT"
+    properties = {"delta.columnMapping.mode": "name"}
+    write_table(spark, path, [(1, 10), (2, 20)], schema, properties=properties)
+    table, changes = Table(spark, path), frame(spark, [(1, 5), (3, 30)], schema)
+    with configured(spark, {"spark.sql.parser.quotedRegexColumnNames": "true"}):
+        merge = table.merge(changes, on="t.`k.1` = s.`k.1`")
+        merge.when_matched_update({"k21": "t.k21 + s.`k.1`"}, "s.`k.1` = 1")
+        merge.when_not_matched_insert({"`k.1`": "s.`k.1`", "k21": "s.k21"}).execute()
+        newer = frame(spark, [(2, 22)], schema)
+        table.write(newer, "overwrite", replace_where="`k.1` = 2")
+    assert rows_as_text(table.read().collect()) == ["(1, 11)", "(2, 22)", "(3, 30)"]
 
 
 def test_half_an_idempotency_pair_is_refused(table: Table) -> None:

@@ -205,6 +205,12 @@ def _below_date(value: date) -> date:
     return value - timedelta(days=10) if value.year == 1582 else value
 
 
+def _above_date(value: date) -> date:
+    # A session reads days of files that no Spark wrote by the old calendar or by ours, as does the
+    # one that computes their statistics (spark.sql.parquet.datetimeRebaseModeInRead).
+    return value + timedelta(days=12) if value.year <= _OLD_YEARS else value
+
+
 _MILLISECOND, _MINUTE, _DAY = 1_000, 60_000_000, 86_400_000_000  # microseconds
 # Java's old classes write local times before 1900 with the zone's present offset, from which the
 # offset of that time differs by up to a day, and have the calendar and years of `_below_date`.
@@ -267,7 +273,7 @@ MEANINGS: dict[type[DataType], Meaning] = {
     FloatType: Meaning(_single, _below_single, _above_single),
     DoubleType: Meaning(_double),
     StringType: Meaning(_text, _below_text, _above_text),
-    DateType: Meaning(_date, _below_date),
+    DateType: Meaning(_date, _below_date, _above_date),
     TimestampType: Meaning(_moment, _below_time, _above_time),
     TimestampNTZType: Meaning(_local_time, _below_time, _above_time),
 }

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
@@ -30,7 +31,13 @@ from pyspark.sql.types import (
     StringType,
 )
 
-from deltaweave.delta.commit import OF_A_PART, Write, without_session_pair, write_rows
+from deltaweave.delta.commit import (
+    WantedTable,
+    Write,
+    create_table,
+    without_session_pair,
+    write_rows,
+)
 from deltaweave.delta.files import Reading, Use, capability, encryption_properties
 from deltaweave.delta.jvm import collected
 from deltaweave.delta.log import FileList, TableLog, TableSnapshot, decoded
@@ -61,6 +68,9 @@ _HASHED_AS = {
     StringType: "string",
     DateType: "date",
 }
+# Sessions read earlier days of files that no Spark wrote by one calendar or another
+# (spark.sql.parquet.datetimeRebaseModeInRead): the index may have been built by the other.
+_CALENDAR_BEGAN = date(1582, 10, 15)
 _IN_ARROW = {"bigint": "int64", "string": "string", "date": "date32"}
 
 
@@ -109,6 +119,7 @@ class KeyIndex:
             and not key.are_ranges
             and len(key.values) <= limits.MAX_INDEXED_KEYS
             and not (key.equality.null_safe and key.has_null)
+            and not (self.hashed_as == "date" and key.values and key.values[0] < _CALENDAR_BEGAN)
         )
 
     def catch_up(self) -> int:
@@ -137,16 +148,20 @@ class KeyIndex:
             kept = self._filters(stored).join(live, _FILE, "left_semi")
             filters, mode = kept.unionByName(filters).coalesce(limits.INDEX_FILES), "overwrite"
         rows = filters.select(*[F.lit(value).alias(name) for name, value in self._of.items()], "*")
+        stored = self._created(rows) if stored is None else stored
         # An index of an earlier release has fewer columns.
-        if stored is None:
-            rows.write.format("delta").options(**OF_A_PART).save(self._path)
-        else:
-            write = Write(
-                table=self._path, overwrite=mode == "overwrite", with_schema_evolution=True
-            )
-            with without_session_pair():
-                write_rows(stored.log, rows, write)
+        write = Write(table=self._path, overwrite=mode == "overwrite", with_schema_evolution=True)
+        with without_session_pair():
+            write_rows(stored.log, rows, write)
         return len(missing)
+
+    def _created(self, rows: DataFrame) -> TableSnapshot:
+        """Create the table of filters, unless another builder has just created it."""
+        wanted = WantedTable(rows.schema._as_nullable(), (), {}, (), for_a_write=False)
+        create_table(self.table.spark, wanted, path=self._path, parts=["delta", self._path])
+        stored = self._stored()
+        assert stored is not None, "create_table"
+        return stored
 
     @property
     def _of(self) -> dict[str, str]:

@@ -6,12 +6,15 @@ import datetime
 import hashlib
 import logging
 import shutil
+import threading
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,9 +23,11 @@ from pyspark.sql import SparkSession
 import deltaweave
 from deltaweave import MergeResult, Table
 from deltaweave.engine import limits
+from deltaweave.engine.prune.key_index import KeyIndex
 from deltaweave.engine.tasks import bloom_filters
 from deltaweave.errors import StatementError
 from tests.builders import frame, write_table
+from tests.settings import configured
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
 SCHEMA = "k STRING, v INT"
@@ -150,7 +155,7 @@ def test_files_that_the_index_does_not_know_are_read(spark: SparkSession, tmp_pa
 def test_merges_index_the_files_of_other_writers_now_and_then(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "INDEX_CATCH_UP_INTERVAL", 2)
+    monkeypatch.setattr(limits, "INDEX_CATCH_UP_INTERVAL", 3)  # versions; the first creates it
     path = tmp_path / "table"
     table = table_of_random_keys(spark, path)
     table.index_keys("k")
@@ -224,6 +229,33 @@ def test_keys_of_each_type_are_found(
     assert updated == ({wanted: -1, None: -2} if null_safe else {wanted: -1})
 
 
+@pytest.mark.parametrize(
+    ("indexed_as", "merged_as"), [("LEGACY", "CORRECTED"), ("CORRECTED", "LEGACY")]
+)
+def test_old_days_are_found_in_whichever_calendar_a_session_reads_them(
+    spark: SparkSession, tmp_path: Path, indexed_as: str, merged_as: str
+) -> None:
+    """Files that no Spark wrote are read by the session's calendar."""
+    path, mode = tmp_path / "table", "spark.sql.parquet.datetimeRebaseModeInRead"
+    path.mkdir()
+    for file in range(2):
+        days = [datetime.date(1400, 1, 1), datetime.date(1500 + file, 1, 1), datetime.date.today()]
+        rows = pa.table({"k": days, "v": [0, file + 1, 0]})
+        pq.write_table(rows, path / f"{file}.parquet", store_schema=False)
+    spark.sql(f"CONVERT TO DELTA parquet.`{path}`")
+    table = Table(spark, str(path))
+    with configured(spark, {mode: indexed_as}):
+        assert table.index_keys("k") == 2
+    with configured(spark, {mode: merged_as}):
+        changes = table.read().where("v = 1").selectExpr("k", "-1L AS v").localCheckpoint()
+        result = table.merge(changes, on="t.k = s.k").when_matched_update_all().execute()
+        assert result.metrics["numTargetRowsUpdated"] == 1
+        # A day that both calendars have is looked up.
+        changes = frame(spark, [(datetime.date(1999, 1, 1), 0)], "k DATE, v BIGINT")
+        result = table.merge(changes, on="t.k = s.k").when_matched_update_all().execute()
+        assert result.metrics["numTargetFilesAfterSkipping"] == 0
+
+
 def test_a_column_that_cannot_be_indexed_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "table"
     spark.sql(f"CREATE TABLE delta.`{path}` (d DOUBLE, c CHAR(3)) USING delta")
@@ -254,7 +286,7 @@ def test_a_merge_stands_where_its_index_cannot_be_written(
 def test_filters_of_files_that_left_go_in_time(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "INDEX_REWRITE_INTERVAL", 3)
+    monkeypatch.setattr(limits, "INDEX_REWRITE_INTERVAL", 4)  # versions; the first creates it
     path = tmp_path / "table"
     table = table_of_random_keys(spark, path)
     table.index_keys("k")
@@ -329,3 +361,25 @@ def test_without_pyarrow_on_the_executors_no_file_is_ruled_out(
         assert result.metrics["numTargetFilesAfterSkipping"] >= 8
         assert result.warnings == ()
         assert table.read().where(f"k = '{key(3)}'").first().v == value  # type: ignore[union-attr]
+
+
+def test_several_first_builders_at_once_build_one_index(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "table"
+    table = table_of_random_keys(spark, path)
+    begun, stored = threading.Barrier(2, timeout=60), KeyIndex._stored
+
+    def both_find_none(index: KeyIndex) -> Any:
+        found = stored(index)
+        if found is None:
+            begun.wait()
+        return found
+
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('deltaweave.keyIndex' = 'k')")
+    monkeypatch.setattr(KeyIndex, "_stored", both_find_none)
+    with ThreadPoolExecutor(2) as threads:
+        building = [threads.submit(Table(spark, str(path)).index_keys, "k") for _ in range(2)]
+    assert [each.result() for each in building] == [8, 8]
+    assert Table(spark, str(path)).index_keys("k") == 0
+    assert upserted(table, [7], -1).metrics["numTargetFilesAfterSkipping"] == 1

@@ -7,6 +7,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -24,6 +26,7 @@ from tests.merge_cases.case import (
     update_all,
 )
 from tests.oracles import rows_as_text
+from tests.settings import configured
 
 LONG = "a prefix that is longer than what statistics keep of a string / "
 
@@ -390,3 +393,25 @@ def test_no_file_with_a_match_is_ever_left_out(
             f"MERGE INTO delta.`{path}` t USING drawn_keys s ON t.k = s.k WHEN MATCHED THEN DELETE",
         )
     assert rows_as_text(spark.read.format("delta").load(path).collect()) == expected
+
+
+@pytest.mark.parametrize(
+    ("bounded_as", "merged_as"), [("LEGACY", "CORRECTED"), ("CORRECTED", "LEGACY")]
+)
+def test_old_days_are_within_bounds_that_another_calendar_gave(
+    spark: SparkSession, tmp_path: Path, bounded_as: str, merged_as: str
+) -> None:
+    """Files that no Spark wrote are read by the session's calendar."""
+    path, mode = tmp_path / "table", "spark.sql.parquet.datetimeRebaseModeInRead"
+    path.mkdir()
+    for year in (1, 150, 1000, 1582, 1583):
+        rows = pa.table({"k": [date(year, 1, 1)], "v": [0]})
+        pq.write_table(rows, path / f"{year}.parquet", store_schema=False)
+    with configured(spark, {mode: bounded_as}):
+        spark.sql(f"CONVERT TO DELTA parquet.`{path}`")
+    table = Table(spark, str(path))
+    with configured(spark, {mode: merged_as}):
+        for row in table.read().select("k").collect():
+            changes = frame(spark, [(row.k, 1)], "k DATE, v BIGINT")
+            merge = table.merge(changes, on="t.k = s.k").when_matched_update_all()
+            assert merge.execute().metrics["numTargetRowsUpdated"] == 1, row

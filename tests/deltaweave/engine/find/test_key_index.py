@@ -229,6 +229,7 @@ def test_keys_of_each_type_are_found(
     assert updated == ({wanted: -1, None: -2} if null_safe else {wanted: -1})
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("indexed_as", "merged_as"), [("LEGACY", "CORRECTED"), ("CORRECTED", "LEGACY")]
 )
@@ -363,6 +364,7 @@ def test_without_pyarrow_on_the_executors_no_file_is_ruled_out(
         assert table.read().where(f"k = '{key(3)}'").first().v == value  # type: ignore[union-attr]
 
 
+@pytest.mark.minutes
 def test_several_first_builders_at_once_build_one_index(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

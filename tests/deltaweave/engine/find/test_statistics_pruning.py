@@ -395,6 +395,7 @@ def test_no_file_with_a_match_is_ever_left_out(
     assert rows_as_text(spark.read.format("delta").load(path).collect()) == expected
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("bounded_as", "merged_as"), [("LEGACY", "CORRECTED"), ("CORRECTED", "LEGACY")]
 )

@@ -351,8 +351,9 @@ AS_WRITTEN: list[tuple[DataType, str, Any, Any]] = [
     (StringType(), '"12345678\\ufffd"', "12345678", "1234568"),
     (StringType(), "7", None, None),
     (DateType(), '"9999-12-31"', date.max, date.max),
-    (DateType(), '"0044-03-15"', date.min, date(44, 3, 15)),  # it may be of 44 BC
-    (DateType(), '"1582-10-15"', date(1582, 10, 5), date(1582, 10, 15)),
+    (DateType(), '"0044-03-15"', date.min, date(44, 3, 27)),  # it may be of 44 BC
+    (DateType(), '"1582-10-15"', date(1582, 10, 5), date(1582, 10, 27)),
+    (DateType(), '"1583-01-01"', date(1583, 1, 1), date(1583, 1, 1)),
     (DateType(), '"+12024-01-01"', None, None),
     (DateType(), '"-0001-01-01"', None, None),
     (DateType(), '"2024-02-30"', None, None),

@@ -151,7 +151,10 @@ def test_an_error_of_the_fallback_says_whether_anything_was_committed(
     ("where", "said"),
     [
         ((Jvm, "data_frame_of_plan"), "in Delta's own MERGE, which may have committed"),
-        ((builtin, "_merges_after"), "after Delta's own MERGE committed 1"),
+        (
+            (builtin, "_merges_after"),
+            "after Delta's own MERGE: the session's last commit is of version 1",
+        ),
     ],
     ids=["merge", "history"],
 )
@@ -181,6 +184,26 @@ def test_an_interrupt_ends_the_fallback_and_the_log_says_what_is_committed(
         deltaweave.merge(spark, statement, fallback="builtin")
     assert f"interrupted {said}" in caplog.text
     assert newest_version(refused) == 1
+
+
+def test_an_interrupt_in_the_history_of_a_failed_fallback_is_logged(
+    spark: SparkSession,
+    refused: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def failed(*arguments: Any) -> Any:
+        raise errors.SourceLostError("the stream was closed")
+
+    def interrupted(*arguments: Any, **named: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Jvm, "data_frame_of_plan", failed)
+    monkeypatch.setattr(builtin, "_merges_after", interrupted)
+    statement = UPSERT.format(target=f"delta.`{refused}`", source="options_source")
+    with caplog.at_level(logging.WARNING, "deltaweave"), pytest.raises(KeyboardInterrupt):
+        deltaweave.merge(spark, statement, fallback="builtin")
+    assert "interrupted in Delta's own MERGE, which may have committed" in caplog.text
 
 
 def test_the_fallback_of_the_builder(spark: SparkSession, refused: str) -> None:

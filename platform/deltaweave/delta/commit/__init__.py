@@ -18,6 +18,7 @@ from deltaweave.delta.commit.commit_call import AfterCommit, Committed, committe
 from deltaweave.delta.commit.partition_times import check_partition_times, rewritable_partitions
 from deltaweave.delta.commit.table_creation import (
     WantedTable,
+    create_from,
     create_table,
     is_unwritten,
     is_unwritten_and_differs,
@@ -34,7 +35,6 @@ from deltaweave.delta.commit.transaction import (
     transaction_on,
 )
 from deltaweave.delta.commit.transaction_ids import (
-    OF_A_PART,
     Lease,
     TransactionId,
     is_applied,
@@ -50,7 +50,6 @@ from deltaweave.delta.commit.written_files import (
 )
 
 __all__ = [
-    "OF_A_PART",
     "AfterCommit",
     "ChangeFileOf",
     "Committed",
@@ -66,6 +65,7 @@ __all__ = [
     "check_partition_times",
     "check_since_analysis",
     "committed",
+    "create_from",
     "create_table",
     "has_same_domains",
     "is_applied",

@@ -16,18 +16,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from pyspark.sql.types import StructType
 
 from deltaweave.delta.commit.table_lock import TableLock, alone_on_local_disk, local_directory
 from deltaweave.delta.jvm import JavaObject, Jvm
-from deltaweave.delta.log import TableSnapshot, location_of_new_table
+from deltaweave.delta.log import TableLog, TableSnapshot, location_of_new_table
 from deltaweave.delta.releases import replace_operation
 from deltaweave.errors import NOTHING_WRITTEN, AccessDeniedError, StatementError
 from deltaweave.identifiers import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _UNWRITTEN = "deltaweave.unwrittenAtVersion"
 
@@ -100,6 +101,26 @@ def create_table(
         created = created.property(key, value)
     with _alone_in(spark, place, path or ".".join(parts)):
         created.execute()
+
+
+def create_from(rows: DataFrame, path: str) -> bool:
+    """Create a table from rows; return False if there is one by now.
+
+    Other files may be there, of a creation that was killed. Where there is no lock, another
+    creator's commit conflicts with this one, or the rows are appended to its table.
+
+    Args:
+        rows: Its rows.
+        path: Its path.
+    """
+    spark = rows.sparkSession
+    # A pair of its own keeps the session's from the write, and skips none.
+    pair = {"txnAppId": f"deltaweave-{uuid4()}", "txnVersion": "0"}
+    with _alone_in(spark, _place(spark, path, ()), path):
+        if TableLog.of(spark, ["delta", path]).exists:
+            return False
+        rows.write.format("delta").mode("append").options(**pair).save(path)
+    return True
 
 
 def _place(spark: SparkSession, path: str | None, parts: Sequence[str]) -> JavaObject:

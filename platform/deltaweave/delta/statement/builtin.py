@@ -76,13 +76,9 @@ def run_builtin_merge(parsed: ParsedMerge, location: str) -> BuiltinMerge:
     before = spark.conf.get(LAST_COMMIT, None)
     spark.conf.unset(LAST_COMMIT)
     try:
-        with raise_hidden_interrupts():
-            Jvm.of(spark).data_frame_of_plan(parsed.plan)  # a command runs when that is made
+        _run(parsed, location, newest["version"])
     except Exception:
-        has_committed = spark.conf.get(LAST_COMMIT, None) is not None
-        may_be_committed = has_committed or _may_be_committed(spark, location, newest["version"])
-        with translated(table, version=newest["version"], commits=may_be_committed):
-            raise
+        raise
     except BaseException:
         logger.warning("%s: interrupted in Delta's own MERGE, which may have committed", table)
         raise
@@ -92,20 +88,34 @@ def run_builtin_merge(parsed: ParsedMerge, location: str) -> BuiltinMerge:
             spark.conf.set(LAST_COMMIT, before)
     if last is None:
         return BuiltinMerge()  # it committed nothing
+    of_session = f"the session's last commit is of version {last}"
     try:
         with raise_hidden_interrupts():
             later = _merges_after(spark, location, newest["version"])
         # Others may have merged meanwhile, or the session may have committed to another table.
         own = next((commit for commit in later if str(commit["version"]) == last), None)
         if own is None:
-            return _of_unknown_version(table, f"the session's last commit is of version {last}")
+            return _of_unknown_version(table, of_session)
         metrics = {name: int(value) for name, value in own["operationMetrics"].items()}
         return BuiltinMerge(own["version"], metrics)
     except Exception as error:
         return _of_unknown_version(table, reported_by(error), exc_info=True)
     except BaseException:
-        logger.warning("%s: interrupted after Delta's own MERGE committed %s", table, last)
+        logger.warning("%s: interrupted after Delta's own MERGE: %s", table, of_session)
         raise
+
+
+def _run(parsed: ParsedMerge, location: str, read: int) -> None:
+    """Run a merge; its error says whether the table's history may hold it since a version."""
+    spark = parsed.spark
+    try:
+        with raise_hidden_interrupts():
+            Jvm.of(spark).data_frame_of_plan(parsed.plan)  # a command runs when that is made
+    except Exception:
+        has_committed = spark.conf.get(LAST_COMMIT, None) is not None
+        may_be_committed = has_committed or _may_be_committed(spark, location, read)
+        with translated(parsed.table, version=read, commits=may_be_committed):
+            raise
 
 
 def _merges_after(

@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
@@ -31,15 +30,10 @@ from pyspark.sql.types import (
     StringType,
 )
 
-from deltaweave.delta.commit import (
-    WantedTable,
-    Write,
-    create_table,
-    without_session_pair,
-    write_rows,
-)
+from deltaweave._retries import again_after_another_creator
+from deltaweave.delta.commit import Write, create_from, without_session_pair, write_rows
 from deltaweave.delta.files import Reading, Use, capability, encryption_properties
-from deltaweave.delta.jvm import collected
+from deltaweave.delta.jvm import collected, translated
 from deltaweave.delta.log import FileList, TableLog, TableSnapshot, decoded
 from deltaweave.delta.scan import file_metadata
 from deltaweave.engine import limits
@@ -68,9 +62,6 @@ _HASHED_AS = {
     StringType: "string",
     DateType: "date",
 }
-# Sessions read earlier days of files that no Spark wrote by one calendar or another
-# (spark.sql.parquet.datetimeRebaseModeInRead): the index may have been built by the other.
-_CALENDAR_BEGAN = date(1582, 10, 15)
 _IN_ARROW = {"bigint": "int64", "string": "string", "date": "date32"}
 
 
@@ -119,7 +110,7 @@ class KeyIndex:
             and not key.are_ranges
             and len(key.values) <= limits.MAX_INDEXED_KEYS
             and not (key.equality.null_safe and key.has_null)
-            and not (self.hashed_as == "date" and key.values and key.values[0] < _CALENDAR_BEGAN)
+            and not key.has_old_days
         )
 
     def catch_up(self) -> int:
@@ -148,20 +139,19 @@ class KeyIndex:
             kept = self._filters(stored).join(live, _FILE, "left_semi")
             filters, mode = kept.unionByName(filters).coalesce(limits.INDEX_FILES), "overwrite"
         rows = filters.select(*[F.lit(value).alias(name) for name, value in self._of.items()], "*")
-        stored = self._created(rows) if stored is None else stored
+        if stored is None and self._is_created_from(rows):
+            return len(missing)
         # An index of an earlier release has fewer columns.
         write = Write(table=self._path, overwrite=mode == "overwrite", with_schema_evolution=True)
         with without_session_pair():
-            write_rows(stored.log, rows, write)
+            write_rows(self._log.log, rows, write)
         return len(missing)
 
-    def _created(self, rows: DataFrame) -> TableSnapshot:
-        """Create the table of filters, unless another builder has just created it."""
-        wanted = WantedTable(rows.schema._as_nullable(), (), {}, (), for_a_write=False)
-        create_table(self.table.spark, wanted, path=self._path, parts=["delta", self._path])
-        stored = self._stored()
-        assert stored is not None, "create_table"
-        return stored
+    @again_after_another_creator
+    def _is_created_from(self, rows: DataFrame) -> bool:
+        """Create the table of filters; return False if another builder has just created it."""
+        with translated(self._path, operation="creation", commits=True):
+            return create_from(rows, self._path)
 
     @property
     def _of(self) -> dict[str, str]:
@@ -176,9 +166,13 @@ class KeyIndex:
     def _path(self) -> str:
         return f"{self.table.data_path}/{KEY_INDEX_DIRECTORY}"
 
+    @property
+    def _log(self) -> TableLog:
+        return TableLog.of(self.table.spark, ["delta", self._path])
+
     def _stored(self) -> TableSnapshot | None:
         """Open the table of filters; None if nothing was indexed yet."""
-        log = TableLog.of(self.table.spark, ["delta", self._path])
+        log = self._log
         return log.latest() if log.exists else None
 
     def _filters(self, stored: TableSnapshot) -> DataFrame:

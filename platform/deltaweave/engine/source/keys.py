@@ -58,9 +58,7 @@ logger = logging.getLogger(__name__)
 # Types whose values mean the same in Python, whatever the session's time zone.
 _PUSHED = (IntegralType, DecimalType, StringType, DateType)
 _NUMBERS = (IntegralType, FloatType, DoubleType, DateType)  # of dates, few are distinct
-# The change of the calendar skipped these days. Spark has them, but it pushes dates to Parquet as
-# java.sql.Date, which does not: the scan would find no row of them.
-_LOST_DAYS = frozenset(date(1582, 10, day) for day in range(5, 15))
+_CALENDAR_BEGAN = date(1582, 10, 15)
 
 # Types that a literal has without a cast.
 _OF_LIT = (BooleanType, DoubleType, IntegerType, StringType)
@@ -82,6 +80,17 @@ class KeyValues:
     values: Sequence[Any]
     are_ranges: bool
     has_null: bool
+
+    @property
+    def has_old_days(self) -> bool:
+        """Whether a value is a day before 15 October 1582, when our calendar began.
+
+        Sessions read such days of files that no Spark wrote by the old calendar or by ours
+        (spark.sql.parquet.datetimeRebaseModeInRead), and the old one reads two days as one. Spark
+        pushes days to Parquet as java.sql.Date, which lacks those that the change skipped.
+        """
+        are_days = isinstance(self.equality.compared_as, DateType)
+        return are_days and bool(self.values) and self.values[0] < _CALENDAR_BEGAN
 
     def may_lie_within(self, low: Any, high: Any) -> bool:
         """Return whether a value can lie between the two, ends included."""
@@ -149,9 +158,10 @@ def within(keys: SourceKeys) -> Column | None:
         for key in keys.columns
         if isinstance(key.equality.data_type, _PUSHED)
         and not isinstance(key.equality.compared_as, DoubleType)
+        and not key.has_old_days
     ]
     whole = [_whole_within(key) for key in keys.columns if _is_whole_as_double(key)]
-    pushed = [each for each in (*known, *whole) if each is not None]
+    pushed = [*known, *whole]
     return reduce(Column.__and__, pushed) if pushed else None
 
 
@@ -172,12 +182,10 @@ def _whole_within(key: KeyValues) -> Column:
     return possible | column.isNull() if key.equality.null_safe and key.has_null else possible
 
 
-def _within(key: KeyValues) -> Column | None:
+def _within(key: KeyValues) -> Column:
     column = key.equality.target
     are_few = not key.are_ranges and len(key.values) <= limits.MAX_PUSHED_VALUES
     values = key.values if are_few else (*key.values[:1], *key.values[-1:])
-    if any(value in _LOST_DAYS for value in values):
-        return None
     literals = [typed_literal(value, key.equality.compared_as) for value in values]
     if not values:
         possible: Column = F.lit(False)

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import MergeResult, Table
+from deltaweave.delta.commit import TableLock
 from deltaweave.engine import limits
 from deltaweave.engine.prune.key_index import KeyIndex
 from deltaweave.engine.tasks import bloom_filters
@@ -155,7 +156,7 @@ def test_files_that_the_index_does_not_know_are_read(spark: SparkSession, tmp_pa
 def test_merges_index_the_files_of_other_writers_now_and_then(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "INDEX_CATCH_UP_INTERVAL", 3)  # versions; the first creates it
+    monkeypatch.setattr(limits, "INDEX_CATCH_UP_INTERVAL", 2)
     path = tmp_path / "table"
     table = table_of_random_keys(spark, path)
     table.index_keys("k")
@@ -287,7 +288,7 @@ def test_a_merge_stands_where_its_index_cannot_be_written(
 def test_filters_of_files_that_left_go_in_time(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "INDEX_REWRITE_INTERVAL", 4)  # versions; the first creates it
+    monkeypatch.setattr(limits, "INDEX_REWRITE_INTERVAL", 3)
     path = tmp_path / "table"
     table = table_of_random_keys(spark, path)
     table.index_keys("k")
@@ -364,9 +365,21 @@ def test_without_pyarrow_on_the_executors_no_file_is_ruled_out(
         assert table.read().where(f"k = '{key(3)}'").first().v == value  # type: ignore[union-attr]
 
 
+def test_an_index_is_built_where_a_killed_builder_left_files(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "table"
+    table, left = table_of_random_keys(spark, path), path / "_deltaweave_keys"
+    (left / "_delta_log").mkdir(parents=True)
+    pq.write_table(pa.table({"column": ["k"]}), left / "part-00000.parquet")
+    assert table.index_keys("k") == 8
+    assert upserted(table, [7], -1).metrics["numTargetFilesAfterSkipping"] == 1
+
+
 @pytest.mark.minutes
+@pytest.mark.parametrize("is_locked", [True, False], ids=["on a disk", "without a lock"])
 def test_several_first_builders_at_once_build_one_index(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_locked: bool
 ) -> None:
     path = tmp_path / "table"
     table = table_of_random_keys(spark, path)
@@ -380,6 +393,8 @@ def test_several_first_builders_at_once_build_one_index(
 
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('deltaweave.keyIndex' = 'k')")
     monkeypatch.setattr(KeyIndex, "_stored", both_find_none)
+    if not is_locked:  # as on an object store
+        monkeypatch.setattr(TableLock, "take_for_creation", lambda lock, make_directory: None)
     with ThreadPoolExecutor(2) as threads:
         building = [threads.submit(Table(spark, str(path)).index_keys, "k") for _ in range(2)]
     assert [each.result() for each in building] == [8, 8]

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import deltaweave
 from deltaweave import Table
+from deltaweave.engine.merge_run import ON_DRIVER
 from deltaweave.engine.source.keys import KeyRanges, key_ranges
 from tests.big_source import collect_no_keys
 from tests.builders import Rows, frame, write_table
@@ -393,6 +394,25 @@ def test_no_file_with_a_match_is_ever_left_out(
             f"MERGE INTO delta.`{path}` t USING drawn_keys s ON t.k = s.k WHEN MATCHED THEN DELETE",
         )
     assert rows_as_text(spark.read.format("delta").load(path).collect()) == expected
+
+
+def test_both_days_that_the_old_calendar_reads_as_one_are_found(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The old calendar's 29 February and 1 March of 1500 are both read as 1 March."""
+    path = tmp_path / "table"
+    path.mkdir()
+    for day in (10, 11):
+        rows = pa.table({"k": [date(1500, 3, day)], "v": [0]})
+        pq.write_table(rows, path / f"{day}.parquet", store_schema=False)
+    with configured(
+        spark, {"spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY", ON_DRIVER: "false"}
+    ):
+        spark.sql(f"CONVERT TO DELTA parquet.`{path}`")
+        changes = frame(spark, [(date(1500, 3, 1), 1)], "k DATE, v BIGINT")
+        merge = Table(spark, str(path)).merge(changes, on="t.k = s.k").when_matched_update_all()
+        metrics = merge.when_not_matched_insert_all().execute().metrics
+    assert (metrics["numTargetRowsUpdated"], metrics["numTargetRowsInserted"]) == (2, 0)
 
 
 @pytest.mark.minutes

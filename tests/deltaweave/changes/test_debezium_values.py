@@ -216,7 +216,7 @@ def test_precise_decimals_are_read_by_their_schema(spark: SparkSession) -> None:
 
 # With `decimal.format=NUMERIC`, whose numbers may read like base64 (1234, 12345678).
 NUMBERS = ["1234", "12345678", "-1234", "12345678901234567890123456789012345678", "0"]
-FRACTIONS = ["12.34", "-0.01", "1E+2", "1234.00", "-1234567890123.45"]
+FRACTIONS = ["12.34", "-0.01", "1E+2", "0E-10", "-1.5E-1", "1234.00", "-1234567890123.45"]
 
 
 @pytest.mark.minutes
@@ -229,6 +229,7 @@ def test_decimals_that_are_numbers_are_read_beside_their_schema(spark: SparkSess
     columns["s"] = ("STRING", "2", "12.34")
     columns["big"] = ("BIGINT", "0", "1234")
     columns["items"] = ("ARRAY<DECIMAL(9,0)>", "0", "[null, 1234]")
+    columns["exponents"] = ("ARRAY<DECIMAL(9,2)>", "2", "[1.5, null, -12E+2]")
     # Bytes, also some that read like a number.
     columns["bytes"] = ("DECIMAL(9,0)", "0", '"1234"')
     columns["x"] = ("DECIMAL(9,0)", "0", '"1234"')
@@ -253,6 +254,7 @@ def test_decimals_that_are_numbers_are_read_beside_their_schema(spark: SparkSess
         assert [found[f"f{n}"] for n in range(len(FRACTIONS))] == [*map(Decimal, FRACTIONS)]
         assert (found.s, found.big) == ("12.34", 1234)
         assert (found["items"], found.bytes) == ([None, Decimal(1234)], of_bytes)
+        assert found.exponents == [Decimal("1.5"), None, Decimal(-1200)]
         assert (found.of_bytes, found.x) == ([None, of_bytes], of_bytes)
 
 
@@ -266,6 +268,13 @@ def test_decimals_that_are_numbers_are_read_beside_their_schema(spark: SparkSess
         # Their doubles are 1.0.
         ("DECIMAL(38,18)", "1.000000000000000001", "Spark reads 15 digits of it"),
         ("ARRAY<DECIMAL(38,18)>", "[null, 1.000000000000000001]", "is no ARRAY"),
+        # Doubles also as variants: with an exponent, or more than 38 digits.
+        ("DECIMAL(38,25)", "1.000000000000000001E-7", "Spark reads 15 digits of it"),
+        ("ARRAY<DECIMAL(38,25)>", "[1E-7, 1.000000000000000001E-7]", "is no ARRAY"),
+        ("DECIMAL(38,18)", f"1.{'0' * 38}1", "Spark reads 15 digits of it"),
+        # A value of its row cannot be a variant.
+        ("DECIMAL(9,0)", '1234, "doc": {"a": 1, "a": 2}', "may be bytes or a number"),
+        ("ARRAY<DECIMAL(38,18)>", '[1.000000000000000001], "doc": {"a": 1, "a": 2}', "no ARRAY"),
     ],
 )
 def test_numbers_whose_digits_may_be_lost_are_refused(

@@ -6,6 +6,8 @@ and `t` if the table was emptied. Tombstones, which have no value, and other mes
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -16,12 +18,14 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from deltaweave.changes.conversions import once
 from deltaweave.changes.debezium.placeholders import Placeholder
 from deltaweave.changes.debezium.values import (
+    CUT,
     DECIMAL,
+    NUMBER,
     NUMBERS,
+    UNCLEAR,
     ReadValue,
     TextValue,
     TimeUnit,
-    as_number,
     named_as,
 )
 from deltaweave.delta.jvm import json_text
@@ -56,6 +60,9 @@ _SCHEMA = (
 
 _EXACT, _VARIANTS = "_cdc_envelope_exact", "map<string,variant>"
 _NUMBER = r"^-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?$"
+
+# Of a number with an exponent, and of one that a double may not hold.
+_FEW_DIGITS, _MANY_DIGITS = r"(?:\d\.?){0,15}+[eE]", r"(?:\d\.?){16}"
 
 _SHOWN = 200
 
@@ -216,7 +223,8 @@ def _with_numbers(messages: Messages, rows: DataFrame, wanted: StructType) -> Da
     """Return the rows with all digits of decimals that are numbers, and schemas that name these.
 
     The text 1234 may be a number or bytes, so the row's JSON decides whether it is in quotes. Spark
-    reads a number as text by way of a double, and as a variant with its digits.
+    reads a number as text by way of a double, and as a variant with its digits, unless it has an
+    exponent or more than 38 digits. Then it counts only if the message has few digits of it.
     """
 
     def may_be_number(name: Column, said: Column) -> Column:
@@ -228,22 +236,50 @@ def _with_numbers(messages: Messages, rows: DataFrame, wanted: StructType) -> Da
     text = F.when(some, column(messages.value).cast("string"))
     payload = F.from_json(text, f"payload struct<before {_VARIANTS}, after {_VARIANTS}>")["payload"]
     row = F.when(F.col(OPERATION) == "d", payload["before"]).otherwise(payload["after"])
+    few, many = (
+        F.create_map(*[F.lit(p) for name in wanted.names for p in (name, _number_of(name, digits))])
+        for digits in (_FEW_DIGITS, _MANY_DIGITS)
+    )
+
+    def has_few_digits(name: Column) -> Column:
+        sent = column(messages.value).cast("string")
+        has_many = F.regexp_like(sent, F.try_element_at(many, name))
+        return F.regexp_like(sent, F.try_element_at(few, name)) & ~has_many
 
     def known(values: Column) -> Column:
         def is_number(name: Column, said: Column) -> Column:
-            is_text = F.schema_of_variant(F.try_element_at(values, name)) == "STRING"
-            return F.coalesce(may_be_number(name, said) & ~is_text, F.lit(False))
+            kind = F.schema_of_variant(F.try_element_at(values, name))
+            return may_be_number(name, said) & (kind != "STRING")
 
         def exact(name: Column, text: Column) -> Column:
             digits = F.try_element_at(values, name).cast("string")
             return F.when(is_number(name, F.try_element_at(TYPES, name)), digits).otherwise(text)
 
-        said = F.transform_values(TYPES, lambda name, said: as_number(said, is_number(name, said)))
+        def said_of(name: Column, said: Column) -> Column:
+            variant = F.try_element_at(values, name)
+            kind = F.schema_of_variant(variant)
+            sent = (
+                F.when(variant.isNull(), UNCLEAR)
+                .when(kind == "STRING", DECIMAL)
+                .when(kind.contains("DOUBLE") & ~has_few_digits(name), CUT)
+                .otherwise(NUMBER)
+            )
+            known = F.when(said["name"] == DECIMAL, said.withField("name", sent))
+            known = known.otherwise(said.withField("items.name", sent))
+            return F.when(may_be_number(name, said), known).otherwise(said)
+
         texts = F.when(values.isNull(), F.col(ROW)).otherwise(F.transform_values(ROW, exact))
-        return F.struct(said.alias(TYPES), texts.alias(ROW))
+        return F.struct(F.transform_values(TYPES, said_of).alias(TYPES), texts.alias(ROW))
 
     read = rows.withColumn(_EXACT, once(named_as(wanted, row), known))
     return read.withColumns({name: column(_EXACT, name) for name in (TYPES, ROW)}).drop(_EXACT)
+
+
+def _number_of(name: str, digits: str) -> str:
+    """Build a pattern of JSON in which a number, or one of an array's, has this name."""
+    # Without leading zeros, whose digits do not count.
+    value = rf"(?:\[(?:[^\]\"]*,)?\s*)?-?[0.]*+{digits}"
+    return rf"(?iu){re.escape(json.dumps(name, ensure_ascii=False))}\s*:\s*{value}"
 
 
 def is_envelope(text: Column, wanted: StructType, place: Column) -> Column:

@@ -58,6 +58,12 @@ DECIMAL = f"{_CONNECT}Decimal"
 NUMBER = "a number in JSON"
 """What takes the place of `DECIMAL` for a value that is a number, and not the bytes of one."""
 
+CUT = "a number in JSON whose digits may be lost"
+"""What takes the place of `DECIMAL` for a number that Spark reads as a double."""
+
+UNCLEAR = "a number in JSON, or bytes that read like one"
+"""What takes the place of `DECIMAL` for a value of a row that Spark cannot read exactly."""
+
 SCALED = "io.debezium.data.VariableScaleDecimal"
 """The name of the Connect schema of a decimal that comes with its scale, as `scale` and `value`."""
 
@@ -210,7 +216,7 @@ class TextValue:
 
     def _as_array(self, data_type: ArrayType) -> ReadValue:
         items = F.from_json(self.text, _ITEMS)
-        of = None if self.items is None else as_number(self.items, self.text.rlike(NUMBERS))
+        of = self.items
         value = F.transform(items, lambda text: self._part(text, data_type.elementType, of).value)
         wrong = F.exists(
             items, lambda text: self._part(text, data_type.elementType, of).problem.isNotNull()
@@ -377,7 +383,12 @@ class TextValue:
             " is a number, and Spark reads 15 digits of it: use decimal.format=BASE64 or "
             "decimal.handling.mode=string"
         )
-        return F.when((semantic == NUMBER) & self.text.rlike(_MANY_DIGITS), self._said(problem))
+        unclear = F.lit(
+            " may be bytes or a number, because its row has too long a value, or an object with a "
+            "key twice: use decimal.handling.mode=string"
+        )
+        is_cut = (semantic == CUT) | ((semantic == NUMBER) & self.text.rlike(_MANY_DIGITS))
+        return F.when(is_cut, self._said(problem)).when(semantic == UNCLEAR, self._said(unclear))
 
     def _said(self, problem: Column) -> Column:
         return F.concat(
@@ -389,15 +400,6 @@ class TextValue:
             self.place,
             F.lit(")."),
         )
-
-
-def as_number(said: Column, is_number: Column) -> Column:
-    """Return the Connect schema of a value which may be the number that the schema calls bytes.
-
-    A converter with `decimal.format=NUMERIC` writes decimals as numbers.
-    """
-    number = said.withField("name", F.lit(NUMBER))
-    return F.when((said["name"] == DECIMAL) & is_number, number).otherwise(said)
 
 
 def holds(data_type: DataType, is_one: Callable[[DataType], bool]) -> bool:

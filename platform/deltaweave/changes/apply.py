@@ -27,6 +27,7 @@ from deltaweave.changes.options import (
     schema_of,
     wrong,
 )
+from deltaweave.changes.side_table import EVENTS, TOMBSTONES, check_has_keys, side_table
 from deltaweave.changes.stored_events import check_are_of, completed
 from deltaweave.changes.table_columns import TableColumns
 from deltaweave.changes.tombstones import Tombstones
@@ -170,6 +171,8 @@ def _apply(
         with pair_of_batch(table, idempotency) as pair:
             table.create_if_missing(schema, properties=properties, for_a_write=True)
             check_columns(table, schema)
+            if events.unusable is not None:
+                _check_remembered_keys(table, shape, keeps_histories=options.keeps_histories)
             rescue(events, table, beside, holder=table, pair=pair)
             delivery = Delivery.of(table, pair)
             if options.keeps_histories:
@@ -179,6 +182,15 @@ def _apply(
         return _with_findings(result, events)
     finally:
         events.let_go()
+
+
+def _check_remembered_keys(table: Table, shape: EventShape, *, keeps_histories: bool) -> None:
+    """Fail before events are rescued if the table's side table has other names for keys."""
+    directory, own = (EVENTS, (START, END)) if keeps_histories else (TOMBSTONES, OWN_COLUMNS)
+    kept_in = side_table(table, directory)
+    if kept_in.exists():
+        columns = TableColumns.of(table.snapshot(), own)
+        check_has_keys(kept_in.snapshot(), replace(shape, table=columns))
 
 
 def _with_findings(result: MergeResult, events: Events) -> MergeResult:

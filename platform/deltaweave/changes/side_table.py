@@ -147,9 +147,7 @@ def check_has_keys(kept_in: TableSnapshot, shape: EventShape) -> None:
     Raises:
         SourceError: It does.
     """
-    held = by_case(kept_in.schema)
-    lost = [key for key in shape.keys if held.keys().isdisjoint(shape.stored_names(key))]
-    if lost and shape.has_other_keys(kept_in.schema):
+    if lost := lost_keys(kept_in.schema, shape):
         raise SourceError(
             f"what it remembers has other names for the key {', '.join(lost)} than the table's "
             "files, which got new ones by an overwrite with overwriteSchema.",
@@ -159,6 +157,13 @@ def check_has_keys(kept_in: TableSnapshot, shape: EventShape) -> None:
             hint="RESTORE the table to the version before, and change its columns by ALTER TABLE. "
             "Or delete that directory, if no event comes late.",
         )
+
+
+def lost_keys(stored: StructType, shape: EventShape) -> list[str]:
+    """Return the keys that a side table holds only by other names than its table's files have."""
+    held = by_case(stored)
+    lost = [key for key in shape.keys if held.keys().isdisjoint(shape.stored_names(key))]
+    return lost if shape.has_other_keys(stored) else []
 
 
 def _evolve(kept_in: Table, held: StructType, wanted: StructType) -> None:

@@ -152,6 +152,7 @@ class Tombstones:
         A delete that is remembered while a query is planned may be of a batch that the query does
         not read. Spark takes the time first, then Delta the newest versions of the tables.
         """
+        check_has_keys(self.kept_in.snapshot(), events.shape)
         rows = self.kept_in.read().where(F.col(NOTED) <= F.current_timestamp())
         joined = changes.join(_of_keys(rows, events), list(events.shape.keys), "left")
         return joined.withColumn(DELETED, F.greatest(DELETED, _REMEMBERED)).drop(_REMEMBERED)

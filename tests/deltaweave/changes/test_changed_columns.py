@@ -334,6 +334,7 @@ def test_keys_with_other_names_in_files_after_an_overwrite_are_an_error(
         "sequence_by": "at",
         "apply_as_deletes": "v IS NULL",
         "except_column_list": ["at"],
+        "rescued": True,
     }
     table = MergeOnReadTable(spark, path, **arguments)
 
@@ -345,6 +346,11 @@ def test_keys_with_other_names_in_files_after_an_overwrite_are_an_error(
             scd_type: Any = 2 if kind == "histories" else 1
             deltaweave.apply_changes(spark, path, rows, **arguments, stored_as_scd_type=scd_type)
 
+    def of_another_type() -> None:
+        whole = Table(spark, path).read()
+        whole = whole.withColumn("order id", whole["order id"].cast("bigint"))
+        whole.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(path)
+
     def seen() -> list[Any]:
         rows = table.read() if kind == "merge on read" else Table(spark, path).read()
         return sorted(rows.select("order id", "v").collect())
@@ -352,20 +358,27 @@ def test_keys_with_other_names_in_files_after_an_overwrite_are_an_error(
     apply("(1, 1, 1)", "(2, 5, NULL)")
     apply("(1, 2, 1)", "(2, 7, NULL)")
     before, version = seen(), Table(spark, path).version()
-    whole = Table(spark, path).read()
-    whole = whole.withColumn("order id", whole["order id"].cast("bigint"))
-    whole.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(path)
     steps: list[Callable[[], Any]] = [
         lambda: apply("(1, 3, 3)"),
         lambda: apply("(2, 6, 6)", "(3, 1, NULL)"),
+        lambda: apply("(1, 3, 3)", "(NULL, 1, 1)"),  # which is not rescued either
     ]
     if kind == "merge on read":
-        steps = [table.read, table.rematerialize]
+        steps += [table.read, table.rematerialize]
+    of_another_type()
     for step in steps:
-        with pytest.raises(SourceError, match="other names"):
+        with pytest.raises(SourceError, match="other names") as error:
             step()
+        assert str(error.value.hint).startswith("RESTORE the table to the version before")
     assert Table(spark, path).version() == version + 1
+    assert not Table(spark, f"{path}_rescued").exists()
     spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF {version}")
     assert seen() == before
     apply("(2, 6, 6)")
     assert seen() == (before if kind != "histories" else [(1, 1), (2, 6)])
+    if kind == "merge on read":
+        table.rematerialize()  # remembers the delete
+        of_another_type()
+        for step in (table.read, lambda: table.create_view("of_other_keys")):
+            with pytest.raises(SourceError, match="other names"):
+                step()

@@ -100,7 +100,8 @@ class Batches:
 
     def may_be_of_another_base(self, base_id: str) -> bool:
         """Return whether some may be of a base that was there before, or of an earlier release."""
-        return self.newest > self.after and self.last_of_another_base(base_id) > self.after
+        last = self.last_of_another_base(base_id)
+        return any(number <= last for number in _numbers_of(self.files, self.table))
 
     def last_of_another_base(self, base_id: str) -> int:
         """Return the last batch that may belong to an earlier base; 0 if none may."""

@@ -18,6 +18,7 @@ from deltaweave.changes.merge_on_read.merged_view import MergedView
 from deltaweave.changes.merge_on_read.watermark import (
     are_newer,
     at_one_moment,
+    check_keys_are_as_pending,
     fit_into_a_broadcast,
     merged_batch,
     settle_watermark,
@@ -144,10 +145,15 @@ class Sides:
         settle_watermark(self.base, self.changes, self.shape)
         Tombstones.of(self.base).settle()
 
+    def check_keys(self, shape: EventShape) -> None:
+        """Fail as `check_keys_are_as_pending` does, for events with the base's columns."""
+        check_keys_are_as_pending(self.base, self.changes, self.shape, shape)
+
     @again_after_a_conflict
     def append(self, events: Events, applied: tuple[str, int] | None) -> int | None:
         """Append a batch for the base as it is; return its number, or None if it came before."""
         whole = completed(events, self.columns())
+        self.check_keys(whole.shape)
         changeset = Changeset(self.changes, whole.shape)
         changeset.create_if_missing(whole, encryption_of(self.base, self.changes))
         self.settle()  # before readers see the events

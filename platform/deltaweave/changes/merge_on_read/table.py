@@ -167,6 +167,9 @@ class MergeOnReadTable:
         events = read_events(source, shape, table=self.changes.path_or_name, rescues=rescues)
         self.warnings = tuple(dict.fromkeys((*self.warnings, *events.warnings)))
         try:
+            if events.unusable is not None and self.base.exists():
+                # before these are rescued
+                self._sides.check_keys(replace(shape, table=self._sides.columns()))
             rescue(events, self.base, self._rescued, holder=self.changes, pair=applied)
             if not events.count:
                 return None

@@ -16,12 +16,14 @@ from typing import Any
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
 
+from deltaweave.changes.conversions import by_case
 from deltaweave.changes.events import OPERATION, SEQUENCE, TRUNCATE, VALUES, EventShape
 from deltaweave.changes.lineage import cloned_by, newest_in_line, source_of
 from deltaweave.changes.merge_on_read.changeset import BATCH, PURGED, Batches, Changeset
+from deltaweave.changes.side_table import lost_keys
 from deltaweave.changes.stored_events import ITEM
 from deltaweave.delta.jvm import collected, suppress_cleanup_errors
-from deltaweave.delta.log import TableSnapshot, are_bounded, bounds
+from deltaweave.delta.log import TableSnapshot, are_bounded, are_without_nulls, bounds
 from deltaweave.errors import NOTHING_DONE, DeltaweaveError, SourceError
 from deltaweave.identifiers import column, quoted
 from deltaweave.table import Table
@@ -242,8 +244,8 @@ def _check_have_columns(
     A batch holds its columns by the names that the base's files had for them. With column mapping,
     a base that is dropped and created again, or overwritten with overwriteSchema, has other names.
     """
-    has_other_keys = changeset.shape.has_other_keys(batches.table.schema)
-    if not (has_other_keys or batches.may_be_of_another_base(snapshot.id)):
+    may_be_of_another = batches.may_be_of_another_base(snapshot.id)
+    if not (may_be_of_another or _may_lack_keys(changeset, batches)):
         return
     lacks_key = F.lit(False)
     for key in changeset.shape.keys:
@@ -251,7 +253,7 @@ def _check_have_columns(
     lost: list[tuple[str, ...]] = []
     if batches.rows.where((F.col(OPERATION) != TRUNCATE) & lacks_key).take(1):
         lost = [(key,) for key in changeset.shape.keys]
-    elif batches.are_of_another_base(snapshot.id):
+    elif may_be_of_another and batches.are_of_another_base(snapshot.id):
         lost = changeset.untaken_values(batches)
     if lost:
         named = ", ".join(".".join(path) for path in lost)
@@ -266,25 +268,82 @@ def _check_have_columns(
         )
 
 
+def _may_lack_keys(changeset: Changeset, batches: Batches) -> bool:
+    """Return whether some may be older than a key column that was added to the changeset."""
+    held, shape = by_case(batches.table.schema), changeset.shape
+    if not shape.has_other_keys(batches.table.schema):
+        return False
+    names = [[held[n].name for n in shape.stored_names(key) if n in held] for key in shape.keys]
+    return not all(
+        len(of) == 1 and are_without_nulls(batches.table, batches.files, of) for of in names
+    )
+
+
+def check_keys_are_as_pending(
+    base: Table, changes: Table, shape_of: Callable[[TableSnapshot], EventShape], keys: EventShape
+) -> None:
+    """Fail if pending batches of this base hold keys by other names than its files have now.
+
+    Args:
+        base: The base.
+        changes: The table of the changeset.
+        shape_of: As in `at_one_moment`.
+        keys: How keys are stored now.
+
+    Raises:
+        SourceError: They do. A further batch would have the other names, and after a RESTORE of the
+            base to before, its events would have no keys.
+    """
+    if not changes.exists() or not lost_keys(changes.snapshot().schema, keys):
+        return
+    snapshot = base.snapshot()
+    changeset = Changeset(changes, shape_of(snapshot))
+    batches = _after(changeset, _merged_in(snapshot), snapshot)
+    is_of_this = batches.first_of(snapshot.id) is not None
+    if is_of_this or not batches.are_of_another_base(snapshot.id):
+        _check_have_columns(base, snapshot, changeset, batches)
+
+
 def _ways_on(
     changeset: Changeset, batches: Batches, base_id: str, lost: Sequence[tuple[str, ...]]
 ) -> str:
     """Write a hint on what to do with batches whose values are lost."""
     name = f"delta.{quoted(changeset.table.location())}"
     first, last = batches.after + 1, batches.last_of_another_base(base_id)
-    last = last if last >= first else batches.newest
+    is_of_this = last < first or not batches.are_of_another_base(base_id)
+    where = f"{BATCH} BETWEEN {first} AND {batches.newest if is_of_this else last}"
+    lack_keys = not {(key,) for key in changeset.shape.keys}.isdisjoint(lost)
+    if lack_keys:
+        where += _lacks_key(changeset, batches)
+        where += f" AND {OPERATION} <> '{TRUNCATE}'" if is_of_this else ""
     hint = (
-        f"Delete them (DELETE FROM {name} WHERE {BATCH} BETWEEN {first} AND {last}) and append "
-        "their events again, as other batches: of a stream, with a new checkpoint."
+        f"Delete them (DELETE FROM {name} WHERE {where}) and append their events again, as other "
+        "batches: of a stream, with a new checkpoint."
     )
-    of_keys = {(key,) for key in changeset.shape.keys}
-    if of_keys.isdisjoint(lost) and not any(ITEM in path for path in lost):
+    if is_of_this:
+        hint = (
+            "RESTORE the table to the version before it was overwritten with overwriteSchema, and "
+            f"change its columns by ALTER TABLE. If its columns are to stay as they are: {hint}"
+        )
+    if not lack_keys and not any(ITEM in path for path in lost):
         paths = [".".join(map(quoted, (VALUES, *path))) for path in lost]
         left_out = "; ".join(
             f"UPDATE {name} SET {path} = NULL WHERE {path} IS NOT NULL" for path in paths
         )
         hint += f" Or leave these values out, if the table is not to have them: {left_out}."
     return hint
+
+
+def _lacks_key(changeset: Changeset, batches: Batches) -> str:
+    """Return the further SQL condition of stored events that lack their keys."""
+    held, shape = by_case(batches.table.schema), changeset.shape
+    lacks = []
+    for key in shape.keys:
+        names = [held[name].name for name in sorted(shape.stored_names(key)) if name in held]
+        if not names:
+            return ""  # as all of them do
+        lacks.append(" AND ".join(f"{quoted(name)} IS NULL" for name in names))
+    return f" AND {lacks[0]}" if len(lacks) == 1 else f" AND ({' OR '.join(lacks)})"
 
 
 def fit_into_a_broadcast(batches: Batches, limit_bytes: int) -> bool:

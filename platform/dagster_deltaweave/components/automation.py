@@ -180,7 +180,7 @@ class LandingSensorComponent(Component, Resolvable, Model):
                 f"{keys[0].to_user_string()} has no partitions: a landing sensor requests a "
                 "run for each. Give it dynamic_partitions or a partitions_def."
             )
-        others = type(self).model_fields.keys() - {"assets", "running"}
+        others = LandingSensorComponent.model_fields.keys() - {"assets", "running"}
         sensor = build_partition_sensor(
             target=AssetSelection.assets(*keys),
             partitions_def=partitions_def,

@@ -244,6 +244,23 @@ def test_maintenance_has_a_step_for_each_table_in_its_pool(defs: Definitions) ->
     }
 
 
+class OwnSensorComponent(LandingSensorComponent):
+    team: str = "sales"
+
+
+def test_a_subclass_of_the_landing_component_may_have_fields() -> None:
+    own = f"type: {__name__}.OwnSensorComponent"
+    text = AROUND_THEM.split("---")[0].replace("LANDING", "/x") + "  team: finance\n"
+    text = re.sub("type: .*", own, text)
+    with create_defs_folder_sandbox() as sandbox:
+        folder = sandbox.defs_folder_path / "own"
+        folder.mkdir()
+        (folder / "defs.yaml").write_text(f"{EVENTS}---{text}")
+        with sandbox.build_all_defs() as loaded:
+            names = [each.name for each in loaded.sensors or []]
+    assert "customers_landed" in names
+
+
 TABLE: dict[str, Any] = {
     "asset": {"key": "orders"},
     "keys": ["id"],

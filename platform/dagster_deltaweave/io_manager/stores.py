@@ -40,6 +40,7 @@ from dagster_deltaweave.metadata import (
 from dagster_deltaweave.partitions import (
     FULL_REFRESH_TAG,
     covers_all_partitions,
+    lists_partitions,
     output_is_full_refresh,
     output_partition_keys,
     partition_positions,
@@ -190,7 +191,8 @@ def store_nothing(context: OutputContext, tables: TableLocator) -> None:
     if declared is not None:
         nothing = MetadataValue.text("nothing: the asset returned None")
         context.add_output_metadata({"write/mode": nothing})
-        record_listed_partitions(context, output_partition_keys(context))
+        if lists_partitions(context):
+            record_listed_partitions(context, output_partition_keys(context))
 
 
 @singledispatch
@@ -209,8 +211,10 @@ def _record_nothing(
             raise
         return  # an asset that declares no table needs no location for one
     after = Recording(context, [])
-    ids = RunIds(context, table, output_partition_keys(context))
-    after.attempt("this run", ids.record_nothing_merged)
+    after.attempt(
+        "this run",
+        lambda: RunIds(context, table, output_partition_keys(context)).record_nothing_merged(),
+    )
     if after.warnings:
         after.add_metadata({})
     record_unchanged(context, table)

@@ -17,6 +17,7 @@ from dagster import MultiPartitionKey, MultiPartitionsDefinition, PartitionsDefi
 from dagster import TimeWindowPartitionsDefinition as TimeWindows
 from pyspark.sql.types import DataType, DateType, StringType, TimestampNTZType, TimestampType
 
+from dagster_deltaweave.partitions.run_partitions import is_skipped
 from deltaweave.delta.jvm import parsed_expression, translated
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import literal
@@ -194,6 +195,8 @@ def _has_times(rows: DataFrame, expression: str, windows: Sequence[_Window], tab
 def _windows_condition(
     expression: str, windows: Sequence[_Window], spelt: Callable[[datetime], str]
 ) -> str:
+    if not windows:
+        return NO_ROW_PREDICATE
     each = (
         f"(({expression}) >= {spelt(start)} AND ({expression}) < {spelt(end)})"
         for start, end in windows
@@ -202,7 +205,13 @@ def _windows_condition(
 
 
 def _windows(definition: TimeWindows, keys: Sequence[str]) -> list[_Window]:
-    """Return the partitions' time windows in their time zone; adjacent ones are joined."""
+    """Return the partitions' time windows in their time zone; adjacent ones are joined.
+
+    A time that the zone skipped has no rows: Dagster gives it the window of the next key.
+    """
+    keys = [key for key in keys if not is_skipped(definition, key)]
+    if not keys:
+        return []
     # Compared as instants, because Python compares times in one zone by their wall clocks.
     instants = sorted(
         (window.start.astimezone(timezone.utc), window.end.astimezone(timezone.utc))

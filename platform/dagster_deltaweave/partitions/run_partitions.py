@@ -482,23 +482,45 @@ def _by_time_dimension(
     return position
 
 
-@lru_cache(maxsize=2**17)  # Dagster computes a window in 0.2 ms, and ticks of a sensor ask again
 def _window_start(definition: TimeWindowPartitionsDefinition, key: str) -> float | None:
     """Return when the window begins, in s since 1970; None for a key of no window."""
+    start = _start(definition, key)
+    if start is None or start.strftime(definition.fmt) == key:
+        return None if start is None else start.timestamp()
+    # Of a day that begins no month, Dagster gives the next month. An hour that comes twice has the
+    # offset in its key. Of a time that no clock showed, Dagster lists a key and gives the next one.
+    at = start.timestamp()
+    if is_skipped(definition, key):
+        # Before the next key, by so little that it is after the one before.
+        before = start.replace(tzinfo=None) - datetime.strptime(key, definition.fmt)
+        return at - before.total_seconds() * 1e-6
+    is_listed = definition.get_partition_key_for_timestamp(at) == key
+    return at if is_listed or key in keys_of_windows(definition) else None
+
+
+@lru_cache(maxsize=2**17)  # Dagster computes a window in 0.2 ms, and ticks of a sensor ask again
+def _start(definition: TimeWindowPartitionsDefinition, key: str) -> datetime | None:
+    """Return when Dagster's window of a key begins; None for a key in another format."""
     try:
-        start = definition.time_window_for_partition_key(key).start
-    except (ValueError, StopIteration):  # a key in another format
+        return definition.time_window_for_partition_key(key).start
+    except (ValueError, StopIteration):
         return None
     except CheckError:  # the calendar of the zone skipped its day
         zone = ZoneInfo(definition.timezone)
-        start = datetime.strptime(key, definition.fmt).replace(tzinfo=zone)
-    # Of a day that begins no month, Dagster gives the next month. An hour that comes twice has the
-    # offset in its key. Of a time that no clock showed, Dagster lists a key and gives the next one.
-    is_its_key = start.strftime(definition.fmt) == key
-    at = start.timestamp()
-    if is_its_key or definition.get_partition_key_for_timestamp(at) == key:
-        return at
-    return at if key in keys_of_windows(definition) else None
+        return datetime.strptime(key, definition.fmt).replace(tzinfo=zone)
+
+
+def is_skipped(definition: TimeWindowPartitionsDefinition, key: str) -> bool:
+    """Return whether a key that Dagster lists is of a time that the zone skipped.
+
+    Dagster gives it the window of the next key.
+    """
+    start = _start(definition, key)
+    following = key if start is None else start.strftime(definition.fmt)
+    if start is None or following == key or not {key, following} <= keys_of_windows(definition):
+        return False
+    other = _start(definition, following)  # of an hour that comes twice, it is another one
+    return other is not None and other.timestamp() == start.timestamp()
 
 
 def keys_of_windows(definition: TimeWindowPartitionsDefinition) -> frozenset[str]:

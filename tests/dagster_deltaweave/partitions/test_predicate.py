@@ -101,6 +101,18 @@ def test_a_timestamp_tells_hours_that_come_twice_in_any_session_time_zone(
     assert chosen(spark, DAILY, ["2024-10-27"], "TIMESTAMP", days) == days[4:]
 
 
+def test_a_day_that_the_zone_skipped_has_no_rows(spark: SparkSession) -> None:
+    """Dagster gives it the window of the next day."""
+    days = DailyPartitionsDefinition("2011-12-28", end_date="2012-01-03", timezone="Pacific/Apia")
+    for kind in ("DATE", "STRING", "TIMESTAMP_NTZ", "TIMESTAMP"):
+        values = ["2011-12-29", "2011-12-31", "2012-01-01"]
+        if kind == "TIMESTAMP":
+            values = ["2011-12-30 09:59:00Z", "2011-12-30 10:00:00Z", "2011-12-31 10:00:00Z"]
+        assert chosen(spark, days, ["2011-12-30"], kind, values) == []
+        assert chosen(spark, days, ["2011-12-30", "2011-12-31"], kind, values) == [values[1]]
+        assert chosen(spark, days, ["2011-12-29", "2011-12-30"], kind, values) == [values[0]]
+
+
 @pytest.mark.parametrize("zone", ["UTC", "Pacific/Auckland"])
 def test_dates_and_wall_clock_times_are_those_of_the_partitions_time_zone(
     spark: SparkSession, session_zone: Callable[[str], None], zone: str
@@ -211,6 +223,24 @@ def test_an_hour_that_comes_twice_is_replaced_by_itself(
 
     found = table("hours").read().selectExpr("unix_seconds(at) % 7200 AS s", "n").collect()
     assert sorted(map(tuple, found)) == [(1800, 2), (5400, 1)]
+
+
+@pytest.mark.minutes
+def test_an_overwrite_of_a_day_that_the_zone_skipped_replaces_nothing(
+    spark: SparkSession, run: Run, table: AssetTable
+) -> None:
+    of_zone = DailyPartitionsDefinition(
+        "2011-12-28", end_date="2012-01-03", timezone="Pacific/Apia"
+    )
+
+    @asset(partitions_def=of_zone, metadata={**OVERWRITE, "partition_expr": "day"})
+    def days(context: AssetExecutionContext) -> DataFrame:
+        key = context.partition_key
+        return spark.sql(f"SELECT DATE'{key}' AS day").where(f"'{key}' <> '2011-12-30'")
+
+    for key in ("2011-12-31", "2011-12-30"):
+        run(days, partition=key)
+    assert [str(day) for (day,) in rows(table("days"))] == ["2011-12-31"]
 
 
 HOSTILE = [

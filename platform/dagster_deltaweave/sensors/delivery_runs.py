@@ -316,17 +316,19 @@ class TargetRuns:
 
     def assets_of(self, run: DagsterRun) -> frozenset[AssetKey]:
         """Return those of the target's partitioned assets that a run materializes."""
+        is_of_job = run.job_name == self._target.job_name and self._is_ours(run)
         if self._target.is_of_ops:
-            is_it = run.job_name == self._target.job_name and self._is_ours(run)
-            return self._target.partitioned if is_it else frozenset()
+            return self._target.partitioned if is_of_job else frozenset()
         # Names of jobs, sensors and code locations change, and what a run was to do does not.
         plan = run.execution_plan_snapshot_id
         if run.asset_selection is not None or plan is None:
             planned = planned_assets(self._instance, run)
         else:
-            if plan not in self._of_plans:
-                self._of_plans[plan] = planned_assets(self._instance, run)
-            planned = self._of_plans[plan]
+            planned = self._of_plans.get(plan) or planned_assets(self._instance, run)
+            self._of_plans[plan] = planned
+        is_whole = run.asset_selection is None and run.asset_check_selection is None
+        if not planned and is_whole and is_of_job and run.status in NOT_FINISHED_STATUSES:
+            return self._target.partitioned  # Dagster creates a run before it records its plan
         return self._target.partitioned & planned
 
     def _is_ours(self, run: DagsterRun) -> bool:

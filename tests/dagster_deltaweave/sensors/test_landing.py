@@ -367,6 +367,22 @@ def test_a_run_of_checks_alone_merges_nothing(landing: Path, instance: DagsterIn
         assert requested(raw_tick(sensor, instance)) == ["a"]
 
 
+def test_a_run_whose_plan_is_not_recorded_yet_is_under_way(
+    landing: Path, instance: DagsterInstance
+) -> None:
+    sensor = orders_sensor(landing)
+    for partition in "ab":
+        land(landing, partition)
+    instance.add_dynamic_partitions(str(DYNAMIC.name), [*"ab"])
+    create_run_for_test(
+        instance,
+        "orders_job",
+        tags={"dagster/partition": "a"},
+        status=DagsterRunStatus.NOT_STARTED,
+    )
+    assert requested(raw_tick(sensor, instance)) == ["b"]
+
+
 def test_a_failed_run_is_retried_after_a_pause_and_a_new_delivery_at_once(
     landing: Path, instance: DagsterInstance
 ) -> None:

@@ -28,7 +28,7 @@ from benchmarks.report import environment_of
 from deltaweave._terminal import MISUSED, fail
 
 
-def merge(
+def merge(  # noqa: PLR0913 - options of the command
     scale: Scale = 1,
     deletion_vectors: Annotated[
         Literal["on", "off", "both"],

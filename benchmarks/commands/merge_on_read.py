@@ -98,7 +98,7 @@ def ingest(
     show(report, json)
 
 
-def decay(
+def decay(  # noqa: PLR0913 - options of the command
     rows: Rows = 1_000_000,
     batch_rows: Annotated[int, typer.Option(help="Changes in a batch.", min=1)] = 12_000,
     batches: Annotated[int, typer.Option(help="Batches that are appended.", min=1)] = 12,

@@ -21,7 +21,7 @@ from benchmarks.merge.parquet_limit import ParquetLimit, parquet_limit
 from benchmarks.merge.runner import OnClones, Run, clones_of
 from benchmarks.merge.spark_work import Interval, noted_calls, noted_work
 from benchmarks.report import Report, screen_table
-from deltaweave.engine.phases import telling
+from deltaweave.engine.phases import listening
 from deltaweave.statements import merge
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def measure_profile(case: Case, workspace: Workspace, *, runs: int) -> Profile:
     """
     found: list[Profile] = []
 
-    def profiled(spark: SparkSession, merges: Merges, table: Path) -> Run:
+    def profiled(_: SparkSession, merges: Merges, table: Path) -> Run:
         found.append(_profiled(case, workspace, merges, table))
         return Run((found[-1].parts.whole,))
 
@@ -203,7 +203,7 @@ def _profiled(case: Case, workspace: Workspace, merges: Merges, table: Path) -> 
         if status == _COMMITTING:
             committing.append(time.time())
 
-    with noted_work(spark) as work, noted_calls(spark) as calls, telling(note):
+    with noted_work(spark) as work, noted_calls(spark) as calls, listening(note):
         began = time.time()
         result = merge(spark, statement.into(table))
         ended = time.time()

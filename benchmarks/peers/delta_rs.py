@@ -58,7 +58,7 @@ class DeltaRs:
 DELTA_RS = DeltaRs()
 
 
-def run_merges(spark: SparkSession, merges: Merges, table: Path) -> Run:
+def run_merges(spark: SparkSession, merges: Merges, table: Path) -> Run:  # noqa: ARG001 - as each `Side` is run
     """Run a case's statements on a clone of its target.
 
     The tables' logs are read before the clock starts, as the engine's are. The source's rows are

@@ -1,4 +1,4 @@
-"""How often, and after which waits, work that lost to another commit or creator is repeated.
+"""Retries of work that lost to another commit or creator: how often, and after which waits.
 
 Use it only around a function that reads everything again and may be applied twice.
 """
@@ -30,7 +30,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def again_after_a_conflict(function: Callable[P, R]) -> Callable[P, R]:
+def retried_after_conflict(function: Callable[P, R]) -> Callable[P, R]:
     """Repeat a function while another commit wins: up to 10 attempts, some 20 s of waiting."""
     return retry(
         retry=retry_if_exception(_is_conflict),
@@ -45,7 +45,7 @@ def attempts_at_a_merge(
 ) -> Retrying:
     """Build attempts at a merge, while another commit wins and the caller allows another attempt.
 
-    The waits grow as those of `again_after_a_conflict`, from 0.2 s on.
+    The waits grow as those of `retried_after_conflict`, from 0.2 s on.
     """
     return Retrying(
         retry=retry_if_exception(lambda error: _is_conflict(error) and may_repeat()),
@@ -61,10 +61,10 @@ def wait_after_losses(losses: int) -> None:
         time.sleep(random.uniform(0, min(2, 0.05 * 2 ** min(losses, 6))))
 
 
-def again_after_another_creator(function: Callable[P, R]) -> Callable[P, R]:
-    """Repeat a function while another caller creates the same table: within two seconds.
+def retried_after_creation(function: Callable[P, R]) -> Callable[P, R]:
+    """Repeat a function while another caller creates the same table.
 
-    A location that holds other files looks the same, and its error must not be long in coming.
+    A location that holds other files looks the same, so give up within two seconds.
     """
     return retry(
         retry=retry_if_exception(_met_another_creator),

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from deltaweave.errors import NOTHING_DONE, UnsupportedSessionError, UnsupportedVersionError
 
@@ -161,8 +161,8 @@ def _start_jvm(conf: Mapping[str, str]) -> None:
     if SparkContext._gateway is not None:
         return
     secrets = {key: conf[key] for key in secret_keys(conf)}
-    shown = SparkConf().setAppName("deltaweave")
-    shown.setAll([(key, value) for key, value in conf.items() if key not in secrets])
+    public_conf = SparkConf().setAppName("deltaweave")
+    public_conf.setAll([(key, value) for key, value in conf.items() if key not in secrets])
     variables = {}
     if conf["spark.master"].startswith("local") and "SPARK_LOCAL_IP" not in os.environ:
         # Of the UI there is no address in the configuration: it listens on this variable's.
@@ -177,7 +177,7 @@ def _start_jvm(conf: Mapping[str, str]) -> None:
             variables["PYSPARK_SUBMIT_ARGS"] = f"{ours} {further}"
         with _environment(variables):
             try:
-                SparkContext._ensure_initialized(conf=shown)
+                SparkContext._ensure_initialized(conf=public_conf)
             except Exception as error:  # it says that its gateway exited, and not why
                 problem = java_problem()
                 if problem is None:
@@ -189,7 +189,7 @@ def _start_jvm(conf: Mapping[str, str]) -> None:
 
 def java_problem() -> str | None:
     """Return why there is no JVM that Spark runs on, in one sentence; None if there is one."""
-    _, release = java_found()
+    release = java_found().release
     # "1.8.0_392" is Java 8: releases before 9 were numbered 1.x.
     major = re.match(r"(?:1\.)?(\d+)", release or "")
     if major is not None and major[1] in ("17", "21"):
@@ -198,16 +198,23 @@ def java_problem() -> str | None:
     return f"deltaweave needs Java 17 or 21 and found {found}: install one or set JAVA_HOME."
 
 
-def java_found() -> tuple[str, str | None]:
-    """Return the `java` that Spark would start, and its release, or None if it does not run."""
+class Java(NamedTuple):
+    """The `java` that Spark would start, and its release, or None if it does not run."""
+
+    path: str
+    release: str | None
+
+
+def java_found() -> Java:
+    """Find the `java` that Spark would start, and run it for its release."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java") or "java"
     try:
         ran = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     except OSError:
-        return java, None
+        return Java(java, None)
     release = re.search(r'version "([^"]*)"', ran.stderr + ran.stdout)
-    return java, release[1] if release is not None else None
+    return Java(java, release[1] if release is not None else None)
 
 
 def _property(key: str, value: str) -> str:

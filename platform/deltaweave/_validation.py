@@ -123,15 +123,17 @@ def _has_secret_parameter(rest: str) -> bool:
 def _without_credentials(scheme: str, slashes: str, rest: str) -> str:
     path, question_mark, _ = rest.partition("?")
     # A secret contains no plain @.
-    hidden, at, shown = path.rpartition("@")
+    hidden, at, visible = path.rpartition("@")
     if not at and ":" in path:
-        shown = ""
-    return f"{scheme}{slashes}{'…@' if hidden else ''}{shown or '…'}{'?…' if question_mark else ''}"
+        visible = ""
+    return (
+        f"{scheme}{slashes}{'…@' if hidden else ''}{visible or '…'}{'?…' if question_mark else ''}"
+    )
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether something may be done, and why not.
+    """A yes, or a no with its reason.
 
     Attributes:
         ok: Whether it may be done.

@@ -72,7 +72,7 @@ class DeltaweaveError(Exception):
         sql_state: The SQLSTATE of the class, or None.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what an error reports
         self,
         problem: str,
         *,
@@ -95,7 +95,7 @@ class DeltaweaveError(Exception):
         super().__init__(self._message())
 
     def restate(self, *, state: str | None = None, hint: str | None = None) -> None:
-        """Say the state of the data, or what to do next, as only the caller's caller knows it."""
+        """Replace the state of the data, or the hint, as a caller further up knows it."""
         self.state, self.hint = state or self.state, hint or self.hint
         self.args = (self._message(),)
 
@@ -347,8 +347,8 @@ class OutOfOrderError(DeltaweaveError, Terminal):
 class CommitStateUnknownError(DeltaweaveError, Terminal):
     """The commit failed, and neither its success nor its failure could be read from the log.
 
-    It is terminal, because repeating a write that succeeded would apply it twice. A write with an
-    idempotency pair can be repeated, because the table knows whether it holds the pair.
+    It is terminal, because repeating a write that succeeded would apply it twice. A write with a
+    transaction id can be repeated, because the table knows whether it holds the id.
 
     Attributes:
         transaction_id: The `commitInfo.txnId` in the log if the commit succeeded.

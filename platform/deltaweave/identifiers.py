@@ -102,8 +102,8 @@ def literal(text: str) -> str:
     if len(parts) == 1:
         return f"'{text}'"
     written = [
-        f"chr({ord(part)})" if place % 2 else f"'{part}'"
-        for place, part in enumerate(parts)
+        f"chr({ord(part)})" if index % 2 else f"'{part}'"
+        for index, part in enumerate(parts)
         if part
     ]
     return f"concat({', '.join(written)})"

@@ -95,7 +95,7 @@ def fraction(part: int, whole: int) -> float:
 
 @dataclass(frozen=True)
 class Done:
-    """What an operation did to a table.
+    """The outcome of an operation on a table.
 
     Attributes:
         description: A sentence on what was done and why, or why nothing was done.
@@ -141,7 +141,7 @@ def purge(table: Table, policy: UpkeepPolicy) -> Done:
 
 
 @with_side_tables
-def floating_bounds(table: Table, policy: UpkeepPolicy) -> Done:
+def floating_bounds(table: Table, policy: UpkeepPolicy) -> Done:  # noqa: ARG001 - an `Operation`
     """Rewrite the files of earlier releases by whose footers readers may miss rows with NaN."""
     rewritten = table.rewrite_floating_bounds()
     if rewritten is None:
@@ -158,7 +158,7 @@ def floating_bounds(table: Table, policy: UpkeepPolicy) -> Done:
     )
 
 
-def statistics(table: Table, policy: UpkeepPolicy) -> Done:
+def statistics(table: Table, policy: UpkeepPolicy) -> Done:  # noqa: ARG001 - an `Operation`
     """Compute the statistics of files that have none."""
     computed = table.compute_missing_statistics()
     return Done(
@@ -169,7 +169,7 @@ def statistics(table: Table, policy: UpkeepPolicy) -> Done:
     )
 
 
-def index_keys(table: Table, policy: UpkeepPolicy) -> Done:
+def index_keys(table: Table, policy: UpkeepPolicy) -> Done:  # noqa: ARG001 - an `Operation`
     """Index the keys of files that the key index lacks, if the table has one."""
     column = table.indexed_column()
     if column is None:

@@ -48,7 +48,7 @@ from deltaweave.errors import (
     TableNotFoundError,
     UnsupportedFeatureError,
 )
-from deltaweave.statements import run
+from deltaweave.statements import run_parsed
 
 if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ENABLED = "spark.deltaweave.enabled"
+MERGES_ENABLED = "spark.deltaweave.enabled"
 """The session's setting: whether its MERGE statements run on the engine. Default false."""
 
 # The counts that Delta returns; the first is the sum of the others.
@@ -94,7 +94,7 @@ def enable(spark: SparkSession) -> None:
         spark: A classic session with Delta. Only its setting `spark.deltaweave.enabled` changes.
 
     Raises:
-        UnsupportedSessionError: It is a session of Spark Connect.
+        UnsupportedSessionError: `spark` is a session of Spark Connect.
         UnsupportedVersionError: deltaweave was not tested with its Spark or Delta.
     """
     check_is_classic(spark)
@@ -106,17 +106,17 @@ def enable(spark: SparkSession) -> None:
             "on, by spark.sql and by DeltaTable.merge(…).execute(). disable(spark) ends it.",
             *running_releases(spark),
         )
-    spark.conf.set(ENABLED, "true")
+    spark.conf.set(MERGES_ENABLED, "true")
 
 
 def disable(spark: SparkSession) -> None:
     """Run the MERGE statements of this session on Delta's own MERGE again."""
-    spark.conf.unset(ENABLED)
+    spark.conf.unset(MERGES_ENABLED)
 
 
 def is_enabled(spark: SparkSession) -> bool:
     """Return whether the session's setting `spark.deltaweave.enabled` is true."""
-    return is_on(spark, ENABLED, otherwise=False)
+    return is_on(spark, MERGES_ENABLED, otherwise=False)
 
 
 def install() -> None:
@@ -231,19 +231,12 @@ def _merged(
         return as_it_is()
     try:
         with active(spark):
-            result = run(
-                parsed,
-                idempotency=None,
-                applied_before=None,
-                computed_from=None,
-                fallback=None,
-                skip_unchanged_updates=False,
-            )
+            result = run_parsed(parsed)
     except DeltaweaveError as error:
         left_to_built_in = isinstance(error, (*_LEFT_TO_BUILT_IN, UnsupportedFeatureError))
         left_to_built_in &= not isinstance(error, SettingError)  # it may be that of the lock
         if by_built_in is None or not left_to_built_in or _goes_wrong_by_built_in(parsed):
-            raise _as_built_in_says_it(spark, error) from None
+            raise _as_built_in_error(spark, error) from None
         if isinstance(error, UnsupportedFeatureError):
             refuse_lenient_reads(spark, parsed.table, "MERGE")
             features = ", ".join(error.features)
@@ -259,7 +252,7 @@ def _goes_wrong_by_built_in(parsed: ParsedMerge) -> bool:
         return bool(builtin_defects(parsed))
 
 
-def _as_built_in_says_it(spark: SparkSession, error: DeltaweaveError) -> Exception:
+def _as_built_in_error(spark: SparkSession, error: DeltaweaveError) -> Exception:
     """Return the error that Delta's own MERGE raises in place of this one, if there is one."""
     logger.info("%s: %s", error.table, type(error).__name__)
     if isinstance(error, AmbiguousMatchError):
@@ -275,7 +268,7 @@ def _as_built_in_says_it(spark: SparkSession, error: DeltaweaveError) -> Excepti
 
 
 def _counts(spark: SparkSession, result: MergeResult) -> DataFrame:
-    """Return the row that Delta's own MERGE returns; none if the pair was applied before."""
+    """Return the row that Delta's own MERGE returns; none if the merge was applied before."""
     if result.strategy == StrategyName.ALREADY_APPLIED.value:
         return rows_of_numbers(spark, [], list(_COUNTS))
     counts = [

@@ -15,6 +15,7 @@ from deltaweave.clauses import Clause
 from deltaweave.delta.commit import Lease
 from deltaweave.delta.jvm import active, translated
 from deltaweave.delta.statement import (
+    MergeParts,
     ParsedMerge,
     builtin_defects,
     merge_plan,
@@ -22,9 +23,9 @@ from deltaweave.delta.statement import (
     resolve,
     run_builtin_merge,
 )
-from deltaweave.engine import explain as explaining
 from deltaweave.engine import run as engine_run
-from deltaweave.engine.explain import MergePlan
+from deltaweave.engine.explain import MergePlan, explain_resolved
+from deltaweave.engine.merge_run import ANY_VERSION, Preconditions
 from deltaweave.engine.report import MergeMetrics, MergeResult, StrategyName, TouchedFiles
 from deltaweave.errors import StatementError, UnsupportedFeatureError
 
@@ -33,7 +34,7 @@ logger = logging.getLogger(__name__)
 Fallback = Literal["builtin"]
 
 
-def merge(
+def merge(  # noqa: PLR0913 - the public options
     spark: SparkSession,
     statement: str,
     *,
@@ -50,12 +51,12 @@ def merge(
         spark: A Delta-enabled session.
         statement: Any `MERGE [WITH SCHEMA EVOLUTION] INTO … USING … ON … WHEN …` that Spark SQL
             accepts for a Delta table, by path or by name.
-        idempotency: An (application id, version) pair put into the same commit. If the table
+        idempotency: A transaction id, (application id, version), for the same commit. If the table
             already holds that version or a later one of that id, nothing is done and the result's
             strategy is `"already-applied"`.
-        applied_before: The version of the pair's id that the table held when the source was
+        applied_before: The version of that application id in the table when the source was
             computed, -1 for none. The merge fails with a `CommitConflictError`, and nothing is
-            written, if the table holds another version below the pair's before this merge commits.
+            written, if the table holds another one, below the id's, before this merge commits.
         computed_from: The version of the target from which the source was computed. The merge fails
             with a `CommitConflictError`, and nothing is written, if the target has moved past it.
             Give it for rows that were read from the target before: otherwise a merge that loses to
@@ -81,12 +82,9 @@ def merge(
         DeltaweaveError: Another subclass that says what happened; nothing was committed.
     """
     with active(spark):
-        return run(
+        return run_parsed(
             parse_statement(spark, statement),
-            idempotency=idempotency,
-            applied_before=applied_before,
-            computed_from=computed_from,
-            lease=lease,
+            Preconditions.of(idempotency, applied_before, computed_from, lease),
             fallback=fallback,
             skip_unchanged_updates=skip_unchanged_updates,
         )
@@ -107,23 +105,20 @@ def explain(spark: SparkSession, statement: str) -> MergePlan:
 
 def planned(parsed: ParsedMerge) -> MergePlan:
     """Explain a parsed MERGE; the session is the active one."""
-    return explaining.explain(resolve(parsed))
+    return explain_resolved(resolve(parsed))
 
 
-def run(
+def run_parsed(
     parsed: ParsedMerge,
+    preconditions: Preconditions = ANY_VERSION,
     *,
-    idempotency: tuple[str, int] | None,
-    applied_before: int | None,
-    computed_from: int | None,
-    fallback: Fallback | None,
-    skip_unchanged_updates: bool,
-    lease: Lease | None = None,
+    fallback: Fallback | None = None,
+    skip_unchanged_updates: bool = False,
 ) -> MergeResult:
     """Run a parsed MERGE on the engine or, where allowed and needed, on Delta's own."""
     table = parsed.table
     check_choice("fallback", fallback, (None, *get_args(Fallback)), table=table, operation="MERGE")
-    if applied_before is not None and idempotency is None:
+    if preconditions.applied_before is not None and preconditions.idempotency is None:
         raise StatementError(
             "applied_before is the version of an idempotency pair's id, and no pair is given.",
             table=table,
@@ -132,18 +127,13 @@ def run(
     resolved = resolve(parsed, skip_unchanged_updates=skip_unchanged_updates)
     try:
         with translated(table):
-            done = engine_run.run(resolved, idempotency, applied_before, computed_from, lease)
+            done = engine_run.run(resolved, preconditions)
         return replace(done, table=table)
     except UnsupportedFeatureError as refused:
-        not_in_builtin = {
-            "idempotency": idempotency is not None,
-            "applied_before": applied_before is not None,
-            "computed_from": computed_from is not None,
-            "lease": lease is not None,
-            "skip_unchanged_updates": skip_unchanged_updates,
-        }
-        given = [name for name, is_given in not_in_builtin.items() if is_given]
-        _check_fallback(refused, parsed, fallback, given)
+        not_in_builtin = preconditions.given
+        if skip_unchanged_updates:
+            not_in_builtin.append("skip_unchanged_updates")
+        _check_fallback(refused, parsed, fallback, not_in_builtin)
     by_delta = run_builtin_merge(parsed, resolved.location)
     return MergeResult(
         by_delta.version,
@@ -191,7 +181,7 @@ class MergeBuilder:
     >>> merge.when_matched_update({"state": "s.state"}).when_not_matched_insert_all().execute()
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the public options
         self,
         source_df: DataFrame,
         on: str | Column,
@@ -203,13 +193,15 @@ class MergeBuilder:
         with_schema_evolution: bool,
         idempotency: tuple[str, int] | None,
     ) -> None:
-        self._table = table
-        self._target_parts = target_parts
-        self._source_df = source_df
-        self._on = on
-        self._source_alias = source_alias
-        self._target_alias = target_alias
-        self._with_schema_evolution = with_schema_evolution
+        self._parts = MergeParts(
+            table=table,
+            target_parts=target_parts,
+            target_alias=target_alias,
+            source=source_df,
+            source_alias=source_alias,
+            on=on,
+            with_schema_evolution=with_schema_evolution,
+        )
         self._idempotency = idempotency
         self._clauses: tuple[Clause, ...] = ()
 
@@ -288,7 +280,7 @@ class MergeBuilder:
         Raises:
             DeltaweaveError: As `execute` would.
         """
-        spark = self._source_df.sparkSession
+        spark = self._parts.source.sparkSession
         with active(spark):
             return planned(self._parsed(spark))
 
@@ -314,15 +306,11 @@ class MergeBuilder:
             CommitStateUnknownError: The commit failed, and whether it landed is unknown.
             DeltaweaveError: Another subclass that says what happened; nothing was committed.
         """
-        spark = self._source_df.sparkSession
+        spark = self._parts.source.sparkSession
         with active(spark):
-            parsed = self._parsed(spark)
-            return run(
-                parsed,
-                idempotency=self._idempotency,
-                applied_before=applied_before,
-                computed_from=computed_from,
-                lease=lease,
+            return run_parsed(
+                self._parsed(spark),
+                Preconditions.of(self._idempotency, applied_before, computed_from, lease),
                 fallback=fallback,
                 skip_unchanged_updates=skip_unchanged_updates,
             )
@@ -330,16 +318,6 @@ class MergeBuilder:
     def _parsed(self, spark: SparkSession) -> ParsedMerge:
         if not self._clauses:
             raise StatementError(
-                "it has no WHEN clause.", table=self._table, hint="Add a clause first."
+                "it has no WHEN clause.", table=self._parts.table, hint="Add a clause first."
             )
-        return merge_plan(
-            spark,
-            table=self._table,
-            target_parts=self._target_parts,
-            target_alias=self._target_alias,
-            source=self._source_df,
-            source_alias=self._source_alias,
-            on=self._on,
-            clauses=self._clauses,
-            with_schema_evolution=self._with_schema_evolution,
-        )
+        return merge_plan(spark, self._parts, self._clauses)

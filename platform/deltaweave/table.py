@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from deltaweave._retries import again_after_another_creator
+from deltaweave._retries import retried_after_creation
 from deltaweave._validation import check_choice, refuse_credentials
 from deltaweave.delta.commit import (
     WantedTable,
@@ -21,7 +21,7 @@ from deltaweave.delta.commit import (
     check_partition_times,
     create_table,
     is_unwritten_and_differs,
-    make_anew,
+    recreate_empty,
     rewritable_partitions,
     run_command,
     write_rows,
@@ -118,7 +118,7 @@ class Table:
                 return False
             raise
 
-    @again_after_another_creator
+    @retried_after_creation
     def create_if_missing(
         self,
         schema: StructType | str,
@@ -156,10 +156,10 @@ class Table:
                 path = self._parts[1] if self._is_path else None
                 create_table(self.spark, wanted, path=path, parts=self._parts)
             return True
-        there = self.snapshot()
-        if is_unwritten_and_differs(there, wanted):
+        existing = self.snapshot()
+        if is_unwritten_and_differs(existing, wanted):
             with translated(self.path_or_name, operation="creation", commits=True):
-                make_anew(there, wanted)
+                recreate_empty(existing, wanted)
         return False
 
     def location(self) -> str:
@@ -285,7 +285,7 @@ class Table:
         """Return the newest version that was committed with this application id, or None.
 
         Args:
-            application_id: The id of an idempotency pair.
+            application_id: The application id of a transaction id.
             version: The version of this table to look at; by default the newest.
         """
         return self.snapshot(version).last_applied(application_id)
@@ -315,7 +315,7 @@ class Table:
         """
         return _changed_rows(after, self.snapshot(until), table=self.path_or_name)
 
-    def write(
+    def write(  # noqa: PLR0913 - the public options
         self,
         rows: DataFrame,
         mode: Literal["append", "overwrite"],
@@ -338,11 +338,11 @@ class Table:
             replace_where: SQL predicate of the rows that are replaced; all new rows must satisfy
                 it. Only with `overwrite`.
             with_schema_evolution: Whether new columns of the rows are added to this table.
-            applied: Application ids and versions, put into the same commit. Without any, the pair
+            applied: Application ids and versions, put into the same commit. Without any, the id
                 that the session sets for its writes counts, if it does: the rows are written once.
             once: Whether to do nothing if the table holds all of `applied` already.
-            applied_before: With `once` and one pair, as in `deltaweave.merge`.
-            recorded: Further pairs for the same commit, which do not matter to `once`.
+            applied_before: With `once` and one id, as in `deltaweave.merge`.
+            recorded: Further ids for the same commit, which do not matter to `once`.
             computed_from: The version of this table that the rows were computed from. The
                 transaction reads all of that version, so a commit after it that adds or removes a
                 file, or changes the schema, fails this write. None if the rows were not computed
@@ -426,7 +426,7 @@ class Table:
             return rewrite_floating_bounds(table, self._log().log)
 
     def indexed_column(self) -> str | None:
-        """The column of its key index, if it has one (`index_keys`)."""
+        """Return the column of the table's key index (`index_keys`), or None."""
         return self.snapshot().metadata.indexed_column
 
     def index_keys(self, column: str | None = None) -> int:

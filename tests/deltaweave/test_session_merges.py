@@ -228,14 +228,14 @@ def plain(spark: SparkSession) -> SparkSession:
 def on_engine(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The tables of the merges that ran on the engine."""
     tables: list[str] = []
-    run = session_merges.run
+    run = session_merges.run_parsed
 
     def noted(parsed: ParsedMerge, **options: Any) -> Any:
         result = run(parsed, **options)
         tables.append(parsed.table)
         return result
 
-    monkeypatch.setattr(session_merges, "run", noted)
+    monkeypatch.setattr(session_merges, "run_parsed", noted)
     return tables
 
 
@@ -438,7 +438,7 @@ def test_a_lost_race_is_an_error_of_delta(
         cause = ConcurrentAppendException("files were added", "", None)
         raise errors.CommitConflictError("it lost", table=parsed.table) from cause
 
-    monkeypatch.setattr(session_merges, "run", loses)
+    monkeypatch.setattr(session_merges, "run_parsed", loses)
     with pytest.raises(ConcurrentAppendException, match="files were added"):
         by_delta_table(enabled, path)
 

@@ -50,7 +50,7 @@ from dagster_deltaweave.tables import (
     run_locator,
 )
 from deltaweave._validation import choice_problem
-from deltaweave.changes.merge_on_read import Strategy
+from deltaweave.changes.merge_on_read import RematerializationStrategy
 from deltaweave.identifiers import is_path
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ _VIEW_KINDS: Set[str] = frozenset({"spark", "deltalake", "view"})
 
 def base_asset(
     declaration: MergeOnReadDeclaration,
-    strategy: Strategy,
+    strategy: RematerializationStrategy,
     arguments: DagsterArguments,
     metadata: Mapping[str, Any] | None,
     kinds: Set[str],
@@ -128,7 +128,7 @@ def _rematerialize(
     context: AssetExecutionContext,
     tables: TableLocator,
     declaration: MergeOnReadDeclaration,
-    strategy: Strategy,
+    strategy: RematerializationStrategy,
 ) -> MaterializeResult[Any]:
     """Rematerialize the base, and delete the changes that have been in it for long enough."""
     table = open_merge_on_read(tables, declaration)
@@ -174,7 +174,7 @@ def merge_on_read_asset(
     late_by: timedelta = timedelta(days=7),
     keep_merged_for: timedelta = timedelta(hours=1),
     broadcast_limit_bytes: int = 2**30,
-    strategy: Strategy = "auto",
+    strategy: RematerializationStrategy = "auto",
     idempotent_by: IdempotentBy | None = None,
     table: str | None = None,
     changes_table: str | None = None,
@@ -334,9 +334,9 @@ def _argument_problem(
     """Return why a declared table is invalid, for its author; None if it is valid."""
     if isinstance(keys, str) or not keys:
         return "keys is a list of one or more columns."
-    unknown = choice_problem("strategy", strategy, get_args(Strategy)) or choice_problem(
-        "idempotent_by", idempotent_by, (None, *get_args(IdempotentBy))
-    )
+    unknown = choice_problem(
+        "strategy", strategy, get_args(RematerializationStrategy)
+    ) or choice_problem("idempotent_by", idempotent_by, (None, *get_args(IdempotentBy)))
     if unknown is not None:
         return unknown
     for path in (table, changes_table):

@@ -39,7 +39,7 @@ from dagster_deltaweave.tables import (
     options_in,
 )
 from deltaweave import clauses as when
-from deltaweave.changes.merge_on_read import Strategy
+from deltaweave.changes.merge_on_read import RematerializationStrategy
 from deltaweave.clauses import Action, Clause, Kind
 
 
@@ -242,7 +242,9 @@ class MergeOnReadAssetComponent(with_options(EventTableComponent, MergeOnReadArg
     ```
     """
 
-    strategy: Annotated[Strategy, Field(description="How the base is rematerialized.")] = "auto"
+    strategy: Annotated[
+        RematerializationStrategy, Field(description="How the base is rematerialized.")
+    ] = "auto"
     idempotent_by: Annotated[IdempotentBy | None, Field(description="What is appended once.")] = (
         None
     )

@@ -54,7 +54,7 @@ from dagster_deltaweave.tables import (
     TableLocator,
 )
 from deltaweave._validation import check_given_location
-from deltaweave.delta.commit import without_session_pair
+from deltaweave.delta.commit import without_session_transaction_id
 from deltaweave.errors import SourceError
 
 if TYPE_CHECKING:
@@ -305,7 +305,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
             retry_run_if_transient(target.declaration.retries, context),
             tag_commits_with_run(target.table.spark, context.run_id),
             target.stating_empty_table(),
-            without_session_pair(),  # which the function may have set for a write of its own
+            without_session_transaction_id(),  # the function may have set one for its own write
         ):
             is_rebuilt = output_is_full_refresh(context)
             stored = rebuild(output) if is_rebuilt else store(output)

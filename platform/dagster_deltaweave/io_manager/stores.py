@@ -58,7 +58,7 @@ from dagster_deltaweave.tables import (
 )
 from deltaweave import Lease
 from deltaweave.delta.jvm import parsed_expression, translated
-from deltaweave.engine.phases import telling
+from deltaweave.engine.phases import listening
 from deltaweave.errors import CORRECT_STATEMENT, DeltaweaveError, StatementError
 from deltaweave.identifiers import column, table_name, unquoted
 
@@ -104,7 +104,7 @@ def _merge(declaration: MergeDeclaration, output: Output, ids: RunIds) -> Stored
     plan = _explained(table, declaration, output.rows) if output.explain else None
     if plan is not None:
         context.log.info(f"Before the merge:\n{plan}")
-    with telling(context.log.info):
+    with listening(context.log.info):
         result = merge_output(declaration, output, ids, lease, ids.of_partitions())
     stored = _recorded_merge(output, result, _statement_over(table, declaration, output.rows), plan)
     return replace(stored, record_before=_record_before(ids, is_held=result.was_applied_before))
@@ -112,7 +112,7 @@ def _merge(declaration: MergeDeclaration, output: Output, ids: RunIds) -> Stored
 
 @_store.register(ChangesDeclaration)
 def _apply(declaration: ChangesDeclaration, output: Output, ids: RunIds) -> Stored:
-    with telling(output.context.log.info):
+    with listening(output.context.log.info):
         result = deltaweave.apply_changes(
             output.rows.sparkSession,
             output.table.path_or_name,  # a table that is missing is created

@@ -420,10 +420,10 @@ class LogAt:
     """The log of the table at a location, as `commit_lines` reads it.
 
     Attributes:
-        place: The location, a path or a URI.
+        location: The location, a path or a URI.
     """
 
-    place: str
+    location: str
 
     def commit(self, version: int) -> Commit | None:
         """Return the commit of a version, or None."""
@@ -438,7 +438,7 @@ class LogAt:
 
     def _actions(self, version: int, kinds: tuple[bytes, bytes]) -> list[dict[str, Any]] | None:
         """Return the actions of two kinds in a commit; None if the log does not hold it."""
-        store, base = file_system(self.place)
+        store, base = file_system(self.location)
         try:
             with store.open_input_stream(f"{base}/_delta_log/{version:020}.json") as stream:
                 lines = stream.read().split(b"\n")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_deltaweave.logs.delta_log import LogAt
 from dagster_deltaweave.storage import file_system
-from deltaweave.changes.commit_lines import RESTORED, Log, begins_anew, version_before
+from deltaweave.changes.commit_lines import RESTORED, Log, begins_history, version_before
 from deltaweave.delta.log import newest_checkpoint
 
 if TYPE_CHECKING:
@@ -175,9 +175,9 @@ def taken_back(
         until = max(until, commit.applied.get(records, -1))
         left -= looked is None or at <= looked
         at -= 1
-        if commit.operation != RESTORED and not begins_anew(commit):
+        if commit.operation != RESTORED and not begins_history(commit):
             continue
-        before = None if begins_anew(commit) else version_before(log, commit)
+        before = None if begins_history(commit) else version_before(log, commit)
         undone = _undone_ids(log, before, commit.version)
         back.update(each for each in undone if each.startswith(prefix) and each not in again)
         at = -1 if before is None else before

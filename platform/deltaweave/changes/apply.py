@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import Column
 
-from deltaweave._retries import again_after_a_conflict
+from deltaweave._retries import retried_after_conflict
 from deltaweave.changes.current import (
     OWN_COLUMNS,
     apply_to_current_rows,
     current_row_columns,
 )
-from deltaweave.changes.delivery import Delivery, pair_of_batch, rescue, rescued_table
+from deltaweave.changes.delivery import EventBatch, id_of_batch, rescue, rescued_table
 from deltaweave.changes.events import Events, EventShape, read_events
 from deltaweave.changes.history import END, START, Histories, Remembered, history_columns
 from deltaweave.changes.lineage import line_of
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def apply_changes(
+def apply_changes(  # noqa: PLR0913 - the public options
     spark: SparkSession,
     target: str,
     source: DataFrame | str,
@@ -158,7 +158,7 @@ def _apply(
         own = {START.lower(), END.lower()}
         names = (*shape.keys, *shape.columns)
         check_names_are_free(table, [name for name in names if name.lower() in own])
-        columns = _columns(table, shape)
+        columns = _history_columns(table, shape)
     tracked = options.tracked(table, columns)
     beside = rescued_table(table, options.rescued)
     events = read_events(rows, shape, table=table.path_or_name, rescues=beside is not None)
@@ -168,20 +168,20 @@ def _apply(
         columns_beside = history_columns if options.keeps_histories else current_row_columns
         schema = schema_of(events, columns_beside(events))
         properties = properties_of_new(shape, schema)
-        with pair_of_batch(table, idempotency) as pair:
+        with id_of_batch(table, idempotency) as transaction_id:
             table.create_if_missing(schema, properties=properties, for_a_write=True)
             check_columns(table, schema)
             if events.unusable is not None:
                 _check_remembered_keys(table, shape, keeps_histories=options.keeps_histories)
-            rescue(events, table, beside, holder=table, pair=pair)
-            delivery = Delivery.of(table, pair)
+            rescue(events, table, beside, holder=table, transaction_id=transaction_id)
+            delivery = EventBatch.of(table, transaction_id)
             if options.keeps_histories:
                 result = _to_histories(table, events, tracked, options.late_by, delivery)
             else:
                 result = _to_current_rows(table, events, options.late_by, delivery)
         return _with_findings(result, events)
     finally:
-        events.let_go()
+        events.release()
 
 
 def _check_remembered_keys(table: Table, shape: EventShape, *, keeps_histories: bool) -> None:
@@ -210,22 +210,22 @@ def _not_emptied(table: Table) -> StatementError:
 
 # Applying a batch is idempotent, so all of it may be repeated. Each attempt takes the columns that
 # the table has then, because another table may be in its place.
-@again_after_a_conflict
+@retried_after_conflict
 def _to_histories(
     table: Table,
     events: Events,
     tracked: tuple[str, ...],
     late_by: timedelta,
-    delivery: Delivery,
+    delivery: EventBatch,
 ) -> MergeResult:
     whole = completed(events, TableColumns.of(table.snapshot(), (START, END)))
     remembered = Remembered.of(table, late_by)
     return Histories(table, whole, tracked, remembered).apply(delivery)
 
 
-@again_after_a_conflict
+@retried_after_conflict
 def _to_current_rows(
-    table: Table, events: Events, late_by: timedelta, delivery: Delivery
+    table: Table, events: Events, late_by: timedelta, delivery: EventBatch
 ) -> MergeResult:
     shape, columns = events.shape, TableColumns.of(table.snapshot(), OWN_COLUMNS)
     if not shape.is_partial:
@@ -240,7 +240,7 @@ def _to_current_rows(
     return apply_to_current_rows(table, whole, tombstones, terms.idempotency, terms.line)
 
 
-def _columns(table: Table, shape: EventShape) -> tuple[str, ...]:
+def _history_columns(table: Table, shape: EventShape) -> tuple[str, ...]:
     """Return the columns of the events and of a table of histories, without the keys."""
     if not table.exists():
         return shape.columns

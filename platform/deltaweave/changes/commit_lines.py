@@ -36,7 +36,7 @@ class Log(Protocol):
     """The log of a table."""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where the table is."""
 
     def commit(self, version: int) -> Commit | None:
@@ -48,7 +48,7 @@ class Log(Protocol):
 
 @dataclass(frozen=True)
 class Applied:
-    """What the line of a version holds of an application id.
+    """The version of an application id in the line of a table's version.
 
     Attributes:
         version: The id's newest version in the line; None if no commit of the line holds it.
@@ -75,10 +75,10 @@ def line_of_commits(log: Log, version: int) -> Iterator[Commit]:
         if commit is None:
             return
         yield commit
-        at = None if begins_anew(commit) else version_before(log, commit)
+        at = None if begins_history(commit) else version_before(log, commit)
 
 
-def begins_anew(commit: Commit) -> bool:
+def begins_history(commit: Commit) -> bool:
     """Return whether a version has nothing of those before, as a clone or a new table.
 
     An overwrite by `saveAsTable` is called a new table, too, and is none (Delta 4.3 marks it).
@@ -98,7 +98,7 @@ def version_before(log: Log, commit: Commit) -> int | None:
     version = commit.parameters.get("version")
     if version is not None:
         return int(version)
-    key = (log.place, commit.version, commit.at_ms)
+    key = (log.location, commit.version, commit.at_ms)
     if key in _restored:
         return _restored[key]
     found = _restored_by_files(log, commit)
@@ -126,7 +126,7 @@ def applied_in_line(
     """
     found, keys, line = None, [], list[Commit]()
     for commit in line_of_commits(log, version):
-        keys.append((log.place, application_id, is_alone, commit.version, commit.at_ms))
+        keys.append((log.location, application_id, is_alone, commit.version, commit.at_ms))
         if keys[-1] in _applied:
             found = _applied[keys[-1]]
         elif application_id in commit.applied and (
@@ -150,12 +150,14 @@ def _went_on_from_what_it_read(log: Log, commit: Commit) -> bool:
     """
     first = commit.version if commit.read is None else commit.read + 1
     between = [log.commit(version) for version in range(first, commit.version)]
-    return not any(each and (each.operation == RESTORED or begins_anew(each)) for each in between)
+    return not any(
+        each and (each.operation == RESTORED or begins_history(each)) for each in between
+    )
 
 
 def _applied_before(log: Log, line: list[Commit], application_id: str, held: int | None) -> Applied:
     """Return what a line of commits holds of an application id that no known commit names."""
-    if line and (line[-1].version == 0 or begins_anew(line[-1])):
+    if line and (line[-1].version == 0 or begins_history(line[-1])):
         return Applied(None)
     restored = [commit for commit in line if commit.operation == RESTORED]
     if not restored:
@@ -193,27 +195,21 @@ def _restored_by_files(log: Log, restore: Commit) -> int | None:
 def _with_files_of(
     after: FileChanges, changes: Mapping[int, FileChanges], restored: int
 ) -> set[int]:
-    """Return the versions with the files that a table has after a RESTORE.
-
-    Args:
-        after: The changes of the RESTORE's commit.
-        changes: The changes of the commits before it, without a gap.
-        restored: The version that the RESTORE made.
-    """
+    """Return the versions with the files that a table has after a RESTORE."""
     first = min(changes, default=restored)
     # By file, the versions of commits that name it, and whether it is there after them.
-    spoken: dict[str, list[tuple[int, bool]]] = {}
+    named_in: dict[str, list[tuple[int, bool]]] = {}
     for version in sorted(changes):
         for file in changes[version].removed - changes[version].added:
-            spoken.setdefault(file, []).append((version, False))
+            named_in.setdefault(file, []).append((version, False))
         for file in changes[version].added:
-            spoken.setdefault(file, []).append((version, True))
+            named_in.setdefault(file, []).append((version, True))
     candidates = set(range(max(first - 1, 0), restored - 1))
-    if not (after.added | after.removed) <= spoken.keys():
+    if not (after.added | after.removed) <= named_in.keys():
         return set()  # it was removed or added before the first of them
-    for file, said in spoken.items():
-        is_there = file in after.added or (file not in after.removed and said[-1][1])
-        ends = [(first - 1, not said[0][1]), *said, (restored, is_there)]
+    for file, named in named_in.items():
+        is_there = file in after.added or (file not in after.removed and named[-1][1])
+        ends = [(first - 1, not named[0][1]), *named, (restored, is_there)]
         for (begin, before), (end, _) in pairwise(ends):
             if before != is_there:
                 candidates.difference_update(range(begin, end))

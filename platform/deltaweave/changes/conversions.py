@@ -93,10 +93,10 @@ def struct_of(
         wanted: The fields that the result has.
         missing: The SQL for fields that the struct lacks, by name; null for the others.
     """
-    there = by_case(held)
+    by_name = by_case(held)
     fields = []
     for field in wanted:
-        found = [there[name.lower()] for name in names_of(field) if name.lower() in there]
+        found = [by_name[name.lower()] for name in names_of(field) if name.lower() in by_name]
         each = [converted(values[f.name], f.dataType, field.dataType) for f in found]
         if not each:
             each = [F.expr((missing or {}).get(field.name, "NULL")).cast(plain(field.dataType))]
@@ -147,8 +147,8 @@ def exact(value: Column, held: DataType, wanted: DataType, problem: tuple[str, s
         return value
     found = value.try_cast(plain(wanted))
     is_same = found.cast(plain(held)).eqNullSafe(value)
-    said = F.concat(F.lit(problem[0]), value.cast("string"), F.lit(problem[1]))
-    return F.when(is_same, found).otherwise(F.raise_error(said))
+    message = F.concat(F.lit(problem[0]), value.cast("string"), F.lit(problem[1]))
+    return F.when(is_same, found).otherwise(F.raise_error(message))
 
 
 def once(value: Column, function: Callable[[Column], Column]) -> Column:
@@ -179,9 +179,10 @@ def is_as(held: DataType, wanted: DataType) -> bool:
 def has_fields_of(data_type: DataType, other: DataType) -> bool:
     """Return whether a type has all fields of another one, at every depth."""
     if isinstance(data_type, StructType) and isinstance(other, StructType):
-        there = by_case(data_type)
+        by_name = by_case(data_type)
         return all(
-            f.name.lower() in there and has_fields_of(there[f.name.lower()].dataType, f.dataType)
+            f.name.lower() in by_name
+            and has_fields_of(by_name[f.name.lower()].dataType, f.dataType)
             for f in other
         )
     if isinstance(data_type, ArrayType) and isinstance(other, ArrayType):
@@ -230,8 +231,8 @@ def wider(held: DataType, further: DataType) -> DataType:
             else f
             for f in held
         ]
-        there = by_case(held)
-        new = [f for f in further if f.name.lower() not in there]
+        by_name = by_case(held)
+        new = [f for f in further if f.name.lower() not in by_name]
         return StructType([*fields, *[StructField(f.name, plain(f.dataType)) for f in new]])
     if isinstance(held, ArrayType) and isinstance(further, ArrayType):
         return ArrayType(wider(held.elementType, further.elementType))
@@ -243,48 +244,49 @@ def wider(held: DataType, further: DataType) -> DataType:
 
 
 @dataclass(frozen=True)
-class Leaf:
+class ChangedField:
     """A part of a column without parts of its own.
 
     Attributes:
         path: The names down to it, as SQL has them.
-        data_type: Its type.
     """
 
     path: tuple[str, ...]
     data_type: DataType
 
 
-def changed_leaves(held: DataType, wanted: DataType, path: tuple[str, ...] = ()) -> list[Leaf]:
+def changed_fields(
+    held: DataType, wanted: DataType, path: tuple[str, ...] = ()
+) -> list[ChangedField]:
     """Return where two types differ in shared parts, with the wanted types."""
     if isinstance(held, StructType) and isinstance(wanted, StructType):
-        there = by_case(wanted)
+        by_name = by_case(wanted)
         parts: list[tuple[str, Any, Any]] = [
-            (f.name, f.dataType, there[f.name.lower()].dataType)
+            (f.name, f.dataType, by_name[f.name.lower()].dataType)
             for f in held
-            if f.name.lower() in there
+            if f.name.lower() in by_name
         ]
     elif isinstance(held, ArrayType) and isinstance(wanted, ArrayType):
         parts = [("element", held.elementType, wanted.elementType)]
     elif isinstance(held, MapType) and isinstance(wanted, MapType):
         parts = [("key", held.keyType, wanted.keyType), ("value", held.valueType, wanted.valueType)]
     else:
-        return [] if held == wanted else [Leaf(path, wanted)]
+        return [] if held == wanted else [ChangedField(path, wanted)]
     return [
-        leaf for name, one, other in parts for leaf in changed_leaves(one, other, (*path, name))
+        leaf for name, one, other in parts for leaf in changed_fields(one, other, (*path, name))
     ]
 
 
 def with_leaves_of(wanted: DataType, held: DataType) -> DataType:
     """Return the wanted type, with the leaves that exist as they are."""
     if isinstance(held, StructType) and isinstance(wanted, StructType):
-        there = by_case(held)
+        by_name = by_case(held)
         return StructType(
             [
                 StructField(
                     f.name,
-                    with_leaves_of(f.dataType, there[f.name.lower()].dataType)
-                    if f.name.lower() in there
+                    with_leaves_of(f.dataType, by_name[f.name.lower()].dataType)
+                    if f.name.lower() in by_name
                     else f.dataType,
                 )
                 for f in wanted
@@ -301,7 +303,7 @@ def with_leaves_of(wanted: DataType, held: DataType) -> DataType:
 
 
 def collectable(value: Column, data_type: DataType) -> Column:
-    """Convert a value to a form that can be collected without loss; `constant` reverses it.
+    """Convert a value to a form that can be collected without loss; `as_constant` reverses it.
 
     Python collects times in its local zone, where one hour in autumn occurs twice, and has no dates
     after the year 9999. So times and dates are collected as numbers.
@@ -318,14 +320,14 @@ def collectable(value: Column, data_type: DataType) -> Column:
     return F.unix_date(value) if isinstance(data_type, DateType) else value
 
 
-def constant(collected: Any, data_type: DataType) -> Column | None:
+def as_constant(collected: Any, data_type: DataType) -> Column | None:
     """Convert a collected `collectable` value to a constant of its type; None for null."""
     if collected is None:
         return None
     if isinstance(data_type, StructType):
         fields = []
         for part, field in zip(collected, data_type, strict=True):
-            value = constant(part, field.dataType)
+            value = as_constant(part, field.dataType)
             missing = F.lit(None).cast(field.dataType)
             fields.append((missing if value is None else value).alias(field.name))
         return F.struct(*fields)
@@ -381,7 +383,7 @@ def _is_compared_exactly(data_type: DataType) -> bool:
     return not isinstance(data_type, (MapType, VariantType, FloatType, DoubleType))
 
 
-def comparable(rows: DataFrame, struct: str, name: str) -> Column:
+def comparable_field(rows: DataFrame, struct: str, name: str) -> Column:
     """Return a field of a struct of `rows` in a form that `=` compares exactly.
 
     Maps, variants, and numbers with 0.0 and -0.0, which are equal, are compared by their hashes.

@@ -33,13 +33,13 @@ from deltaweave.changes.epochs import (
 )
 from deltaweave.changes.events import (
     DELETE,
+    EVENT_VALUES,
     INSERTED,
     OPERATION,
     PREFIX,
     SEQUENCE,
     TRUNCATE,
     UPSERT,
-    VALUES,
     Events,
     EventShape,
     last_at,
@@ -48,6 +48,7 @@ from deltaweave.changes.events import (
 from deltaweave.changes.lineage import OfOneLine
 from deltaweave.changes.tombstones import DELETED, Tombstones
 from deltaweave.clauses import Clause
+from deltaweave.delta.commit import TransactionId
 from deltaweave.delta.jvm import grouped
 from deltaweave.engine.report import MergeResult
 from deltaweave.identifiers import column, literal, quoted
@@ -60,7 +61,7 @@ OWN_COLUMNS = (SEQUENCE, COLUMN_SEQUENCES)
 """The columns that a table of current rows has of itself."""
 
 UPSERTED = f"{PREFIX}upserted"
-SPOKEN_OF = f"{PREFIX}spoken_of"
+SET_SEQUENCES = f"{PREFIX}spoken_of"
 """Columns of changes: the sequences of the newest upsert and of each column."""
 
 Named = Callable[[str], str]
@@ -116,11 +117,11 @@ def combined(shape: EventShape, row: Named, change: Named, in_table: str = "true
     sequence = f"greatest({upserted}, CASE WHEN {outlives} THEN {held} END)"
     values, of_columns, differs = {}, {}, [newer]
     for c in shape.columns:
-        spoken, held_of = f"{change(SPOKEN_OF)}.{quoted(c)}", _held_of(shape, row, c)
+        at, held_of = f"{change(SET_SEQUENCES)}.{quoted(c)}", _held_of(shape, row, c)
         kept = f"({in_table} AND coalesce({held_of} > {deleted}, {deleted} IS NULL))"
-        wins = f"({spoken} IS NOT NULL AND (NOT {kept} OR coalesce({spoken} > {held_of}, true)))"
+        wins = f"({at} IS NOT NULL AND (NOT {kept} OR coalesce({at} > {held_of}, true)))"
         values[c] = f"CASE WHEN {wins} THEN {_value(change, c)} WHEN {kept} THEN {row(c)} END"
-        of_columns[c] = f"CASE WHEN {wins} THEN {spoken} WHEN {kept} THEN {held_of} END"
+        of_columns[c] = f"CASE WHEN {wins} THEN {at} WHEN {kept} THEN {held_of} END"
         differs += [wins, f"(NOT {kept} AND {held_of} IS NOT NULL)"]
     values[SEQUENCE] = sequence
     values[COLUMN_SEQUENCES] = _other_than(sequence, of_columns, values, shape)
@@ -132,19 +133,17 @@ def new_row(shape: EventShape, change: Named) -> dict[str, str]:
     upserted = change(UPSERTED)
     if not shape.is_partial:
         return {**{c: _value(change, c) for c in shape.columns}, SEQUENCE: upserted}
-    spoken = {c: f"{change(SPOKEN_OF)}.{quoted(c)}" for c in shape.columns}
-    values = {
-        c: f"CASE WHEN {of} IS NOT NULL THEN {_value(change, c)} END" for c, of in spoken.items()
-    }
+    at = {c: f"{change(SET_SEQUENCES)}.{quoted(c)}" for c in shape.columns}
+    values = {c: f"CASE WHEN {of} IS NOT NULL THEN {_value(change, c)} END" for c, of in at.items()}
     return {
         **values,
         SEQUENCE: upserted,
-        COLUMN_SEQUENCES: _other_than(upserted, spoken, values, shape),
+        COLUMN_SEQUENCES: _other_than(upserted, at, values, shape),
     }
 
 
 def _value(change: Named, column: str) -> str:
-    return f"{change(VALUES)}.{quoted(column)}"
+    return f"{change(EVENT_VALUES)}.{quoted(column)}"
 
 
 def stored_names(shape: EventShape, column: str) -> list[str]:
@@ -219,21 +218,19 @@ def newest_of_keys(events: Events) -> DataFrame:
     ]
     if INSERTED in events.rows.columns:
         inserts = F.when(F.bool_or(INSERTED), True)
-        is_told = F.bool_and(F.col(INSERTED).isNotNull())
-        maxima.append(inserts.when(is_told, False).alias(INSERTED))
+        is_known = F.bool_and(F.col(INSERTED).isNotNull())
+        maxima.append(inserts.when(is_known, False).alias(INSERTED))
     if events.shape.log_fields:
         maxima.append(F.expr(newest_changes(events.shape.log_fields)).alias(NEWEST))
     columns = events.shape.columns
     if not events.shape.is_partial:
-        maxima.append(F.max_by(VALUES, upserted).alias(VALUES))
+        maxima.append(F.max_by(EVENT_VALUES, upserted).alias(EVENT_VALUES))
     else:
-        spoken = {
-            c: F.when(is_upsert & mentions(c, events.shape), F.col(SEQUENCE)) for c in columns
-        }
-        values = [F.max_by(F.col(VALUES)[c], spoken[c]).alias(c) for c in columns]
-        maxima.append(F.struct(*values).alias(VALUES))
-        sequences = [F.max(spoken[c]).alias(c) for c in columns]
-        maxima.append(F.struct(*sequences).alias(SPOKEN_OF))
+        at = {c: F.when(is_upsert & mentions(c, events.shape), F.col(SEQUENCE)) for c in columns}
+        values = [F.max_by(F.col(EVENT_VALUES)[c], at[c]).alias(c) for c in columns]
+        maxima.append(F.struct(*values).alias(EVENT_VALUES))
+        sequences = [F.max(at[c]).alias(c) for c in columns]
+        maxima.append(F.struct(*sequences).alias(SET_SEQUENCES))
     keys = [quoted(key) for key in events.shape.keys]
     rows = events.rows.where(F.col(OPERATION) != TRUNCATE)
     # No event lacks its key. Stated here, this filter is the same for all joins of the result, so
@@ -247,7 +244,7 @@ def apply_to_current_rows(
     table: Table,
     events: Events,
     tombstones: Tombstones,
-    idempotency: tuple[str, int] | None,
+    idempotency: TransactionId | None,
     line: OfOneLine,
 ) -> MergeResult:
     """Apply the events to the table; their deletes are remembered already.
@@ -255,7 +252,7 @@ def apply_to_current_rows(
     If the table leaves the line of commits to which these deletes belong, this is a conflict.
 
     Other runs may meanwhile remember deletes of keys that this merge inserts. Further merges then
-    apply these deletes, even if an earlier run applied the same pair and died before it did.
+    apply these deletes, even if an earlier run applied the same id and died before it did.
     """
     newest = newest_of_keys(events)
     version = tombstones.version()
@@ -288,8 +285,8 @@ def alive(changes: DataFrame, events: Events) -> DataFrame:
 
     changes = changes.withColumn(UPSERTED, if_newer(F.col(UPSERTED)))
     if events.shape.is_partial:
-        spoken = [if_newer(F.col(SPOKEN_OF)[c]).alias(c) for c in events.shape.columns]
-        changes = changes.withColumn(SPOKEN_OF, F.struct(*spoken))
+        at = [if_newer(F.col(SET_SEQUENCES)[c]).alias(c) for c in events.shape.columns]
+        changes = changes.withColumn(SET_SEQUENCES, F.struct(*at))
     return changes
 
 
@@ -298,8 +295,8 @@ def _without_upserts(changes: DataFrame, events: Events) -> DataFrame:
     nothing = F.lit(None).cast(changes.schema[UPSERTED].dataType)
     changes = changes.withColumn(UPSERTED, nothing)
     if events.shape.is_partial:
-        spoken = [nothing.alias(c) for c in events.shape.columns]
-        changes = changes.withColumn(SPOKEN_OF, F.struct(*spoken))
+        at = [nothing.alias(c) for c in events.shape.columns]
+        changes = changes.withColumn(SET_SEQUENCES, F.struct(*at))
     return changes.where(F.col(DELETED).isNotNull())
 
 
@@ -308,7 +305,7 @@ def _merge(
     changes: DataFrame,
     events: Events,
     line: OfOneLine,
-    idempotency: tuple[str, int] | None = None,
+    idempotency: TransactionId | None = None,
 ) -> MergeResult:
     keys = [f"t.{quoted(key)} = s.{quoted(key)}" for key in events.shape.keys]
     merge = table.merge(changes, on=" AND ".join(keys), idempotency=idempotency)

@@ -1,4 +1,4 @@
-"""A batch as a caller hands it over: its idempotency pair, and its events that cannot be applied.
+"""A batch as a caller hands it over: its transaction id, and its events that cannot be applied.
 
 A batch may come again. Its unusable events are put into a table of their own (`rescue`), with what
 is wrong with them.
@@ -14,11 +14,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from deltaweave import clauses
-from deltaweave._retries import again_after_a_conflict
+from deltaweave._retries import retried_after_conflict
 from deltaweave.changes.events import WRONG, Events
-from deltaweave.changes.lineage import OfOneLine, holds_pair, newest_in_line
-from deltaweave.changes.side_table import encryption_of, noted_now
-from deltaweave.delta.commit import reset_session_pair, session_pair, without_session_pair
+from deltaweave.changes.lineage import OfOneLine, holds_transaction_id, newest_in_line
+from deltaweave.changes.side_table import encryption_of, noted_at_present
+from deltaweave.delta.commit import (
+    TransactionId,
+    reset_session_transaction_id,
+    session_transaction_id,
+    without_session_transaction_id,
+)
 from deltaweave.delta.jvm import json_text, suppress_cleanup_errors, translated
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.errors import SourceError, StatementError
@@ -31,81 +36,77 @@ JSON of the source's row or the text of the message, and `id` is a digest of bot
 
 @dataclass(frozen=True)
 class Terms:
-    """What a merge that applies a batch commits, and under which conditions.
+    """The transaction id and the lease of a merge that applies a batch.
 
     Attributes:
         idempotency: The batch's application id and version; None if the lease adds them.
-        line: The lease.
     """
 
-    idempotency: tuple[str, int] | None
+    idempotency: TransactionId | None
     line: OfOneLine
 
 
 @contextmanager
-def pair_of_batch(table: Table, given: tuple[str, int] | None) -> Iterator[tuple[str, int] | None]:
-    """Yield the pair of a batch: a given one or the session's, which no other write then takes.
+def id_of_batch(table: Table, given: tuple[str, int] | None) -> Iterator[TransactionId | None]:
+    """Yield the transaction id of a batch, given or the session's, which no other write then takes.
 
     A batch is written by several commits, to the table and to tables beside it.
 
-    Args:
-        table: The table to which the batch is applied.
-        given: The pair that the caller gives, or None.
-
     Raises:
-        StatementError: Only one half of the session's pair is set.
+        StatementError: Only one half of the session's id is set.
     """
-    pair = given or session_pair(table.spark, table=table.path_or_name)
-    with without_session_pair():
-        yield pair
-    if pair is not None and given is None:
+    transaction_id = (
+        TransactionId(*given)
+        if given
+        else session_transaction_id(table.spark, table=table.path_or_name)
+    )
+    with without_session_transaction_id():
+        yield transaction_id
+    if transaction_id is not None and given is None:
         with suppress_cleanup_errors("the session's idempotency pair"):
-            reset_session_pair(table.spark)
+            reset_session_transaction_id(table.spark)
 
 
 @dataclass(frozen=True)
-class Delivery:
-    """What is the same in all attempts to apply a batch.
+class EventBatch:
+    """One batch of events, the same in every attempt to apply it.
 
     Attributes:
-        pair: The batch's application id and version, or None.
+        transaction_id: The batch's application id and version, or None.
         began: The version of the table before the first attempt.
         noted: When its events are noted beside the table, in µs since 1970. The commit that applies
             them names it (`lineage`), whichever attempt had noted them.
     """
 
-    pair: tuple[str, int] | None
+    transaction_id: TransactionId | None
     began: int
-    noted: int = field(default_factory=noted_now)
+    noted: int = field(default_factory=noted_at_present)
 
     @classmethod
-    def of(cls, table: Table, pair: tuple[str, int] | None) -> Delivery:
-        """Note a batch that is handed over now."""
-        return cls(pair, table.version())
+    def of(cls, table: Table, transaction_id: TransactionId | None) -> EventBatch:
+        """Start a delivery of this batch."""
+        return cls(transaction_id, table.version())
 
     def terms(self, newest: TableSnapshot, line: OfOneLine) -> Terms:
-        """Return the pair and the lease with which a merge applies the batch as a whole.
+        """Return the transaction id and the lease with which a merge applies the batch as a whole.
 
-        RESTORE takes the rows of a batch and leaves its pair, by which all but its deletes would
-        count as applied. Then the batch is applied again, and its commit names the pair again. So
-        it is where the log does not show it, because a batch that is applied twice changes nothing.
+        RESTORE takes the rows of a batch and leaves its id, by which all but its deletes would
+        count as applied. Then the batch is applied again, and its commit names the id again. If
+        the log does not show it, the batch is applied again, too, which is harmless.
 
-        What was noted is judged by its time where no commit names it. So a commit names it even if
-        it changes nothing, unless the table is as it was then.
-
-        Args:
-            newest: The version of the table for which its events were noted.
-            line: The lease of that version.
+        Noted events that no commit names are ordered by time. So a commit names them even if it
+        changes nothing, unless the table is as it was when they were noted: in `newest`.
         """
         if newest.version > self.began:
             line = replace(line, are_committed_alone=True)
-        held = None if self.pair is None else newest.last_applied(self.pair[0])
-        if self.pair is None or held is None or held < self.pair[1]:
-            return Terms(self.pair, line)
-        found = newest_in_line(newest, self.pair[0])
-        if found.version is not None and found.version >= self.pair[1]:
-            return Terms(self.pair, line)
-        return Terms(None, line.with_pair(self.pair, held))
+        own = self.transaction_id
+        held = None if own is None else newest.last_applied(own.application_id)
+        if own is None or held is None or held < own.version:
+            return Terms(own, line)
+        found = newest_in_line(newest, own.application_id)
+        if found.version is not None and found.version >= own.version:
+            return Terms(own, line)
+        return Terms(None, line.with_transaction_id(own, held))
 
 
 def rescued_table(table: Table, rescued: str | bool) -> Table | None:
@@ -117,7 +118,7 @@ def rescued_table(table: Table, rescued: str | bool) -> Table | None:
             False for none.
 
     Raises:
-        StatementError: It is the table itself.
+        StatementError: The table of unusable events is the table itself.
     """
     if isinstance(rescued, str):
         if rescued.rstrip("/") == table.path_or_name.rstrip("/"):
@@ -137,7 +138,7 @@ def rescue(
     into: Table | None,
     *,
     holder: Table,
-    pair: tuple[str, int] | None,
+    transaction_id: TransactionId | None,
 ) -> None:
     """Put the unusable events of a batch into their table, which is created if it is missing.
 
@@ -147,10 +148,10 @@ def rescue(
         events: The batch.
         table: The table to which its other events are applied.
         into: The table of unusable events, or None if there is none.
-        holder: The table that holds the batch's idempotency pair once it is applied. Then its
+        holder: The table that holds the batch's transaction id once it is applied. Then its
             events were put aside, and may have been corrected since. A RESTORE takes the batch
             back, and what was put aside of it comes again.
-        pair: The pair, or None.
+        transaction_id: The id, or None.
 
     Raises:
         StatementError: The table is encrypted, and the other one is not.
@@ -158,7 +159,11 @@ def rescue(
     """
     if into is None or events.unusable is None:
         return
-    if pair is not None and holder.exists() and holds_pair(holder.snapshot(), pair):
+    if (
+        transaction_id is not None
+        and holder.exists()
+        and holds_transaction_id(holder.snapshot(), transaction_id)
+    ):
         return
     _put(events.unusable, into, encryption_of(table, into))
 
@@ -167,7 +172,7 @@ def num_rescued(table: Table, rescued: str | bool) -> int | None:
     """Return how many unusable events of a table wait in theirs; None if it has no such table.
 
     Raises:
-        SourceError: They cannot be read.
+        SourceError: The unusable events cannot be read.
     """
     kept = rescued_table(table, rescued)
     if kept is None:
@@ -176,14 +181,14 @@ def num_rescued(table: Table, rescued: str | bool) -> int | None:
         return kept.read().count() if kept.exists() else 0
 
 
-@without_session_pair()
-@again_after_a_conflict
+@without_session_transaction_id()
+@retried_after_conflict
 def _put(unusable: DataFrame, into: Table, properties: Mapping[str, str]) -> None:
     into.create_if_missing(RESCUED_SCHEMA, properties=dict(properties))
     wrong = F.col(WRONG)
-    said = json_text(F.struct(wrong["message"].alias("at"), wrong["event"].alias("event")))
+    text = json_text(F.struct(wrong["message"].alias("at"), wrong["event"].alias("event")))
     rows = unusable.select(
-        F.sha2(said, 256).alias("id"),
+        F.sha2(text, 256).alias("id"),
         F.current_timestamp().alias("rescued_at"),
         wrong["reason"].alias("reason"),
         wrong["message"].alias("message"),

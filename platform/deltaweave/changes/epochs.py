@@ -95,13 +95,7 @@ def unless_of_other_log(
 
 
 def unless_earlier_are_of_other_log(value: str, shape: EventShape, in_order: str) -> str:
-    """Return the SQL for a value of events; evaluating it is an error if they are of two logs.
-
-    Args:
-        value: The value.
-        shape: How the events were read.
-        in_order: The window of a key's events, in the order of their positions.
-    """
+    """Return the SQL for a value of events; evaluating it is an error if they are of two logs."""
     if not shape.log_fields:
         return value
     before = newest_changes(shape.log_fields, f" OVER ({in_order} {_BEFORE_THIS})")
@@ -184,11 +178,6 @@ def unless_emptied_in_other_log(
 
 def as_held(at: Column, at_type: DataType, table: Table) -> Column:
     """Return positions as a table holds them.
-
-    Args:
-        at: The positions.
-        at_type: The type of the sequences.
-        table: The table; it may not exist.
 
     Raises:
         StatementError: The table's positions are of another kind.

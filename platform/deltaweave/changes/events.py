@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
-from deltaweave.changes.conversions import collectable, constant, hashed, nullable, spelled
+from deltaweave.changes.conversions import as_constant, collectable, hashed, nullable, spelled
 from deltaweave.changes.table_columns import TableColumns
 from deltaweave.delta.jvm import grouped, json_text, suppress_cleanup_errors, translated
 from deltaweave.delta.scan import from_cache
@@ -29,7 +29,7 @@ PREFIX = "_cdc_"
 
 OPERATION = "_cdc_operation"
 SEQUENCE = "_cdc_sequence"
-VALUES = "_cdc_values"
+EVENT_VALUES = "_cdc_values"
 PRESENT = "_cdc_present"
 INSERTED = "_cdc_inserted"
 
@@ -51,7 +51,7 @@ _FIELD = "absent"
 
 @dataclass(frozen=True, kw_only=True)
 class EventShape:
-    """How a source's rows are read as events.
+    """The way in which a source's rows are read as events.
 
     Attributes:
         keys: Columns that identify a row of the table.
@@ -109,7 +109,6 @@ class Events:
             of the sequence's type, and `tie`, bigint); `_cdc_values` (struct of the other columns,
             or of a null if there are none); `_cdc_present` (array of strings, null for all), if
             upserts may leave columns out; `_cdc_inserted` (boolean), if events mark inserts.
-        shape: How they were read.
         count: How many there are.
         deletes: How many of them delete.
         truncated: The sequence (`at`) of the last event that empties the table, a constant; or
@@ -131,7 +130,7 @@ class Events:
     warnings: tuple[str, ...] = ()
     kept: DataFrame | None = None
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Remove the events from the executors' memory."""
         if self.kept is not None:
             with suppress_cleanup_errors("the events"):
@@ -153,7 +152,7 @@ class Events:
 def read_events(
     source: DataFrame, shape: EventShape, *, table: str, rescues: bool = False
 ) -> Events:
-    """Read the source's rows as events, kept in the executors' memory until `let_go()`."""
+    """Read the source's rows as events, kept in the executors' memory until `release()`."""
     with translated(table, operation="reading changes", otherwise=SourceError):
         kept = _shaped(source, shape, table, rescues).persist()
         try:
@@ -163,12 +162,12 @@ def read_events(
             raise
 
 
-def counted(rows: DataFrame, shape: EventShape) -> Events:
+def count_events(rows: DataFrame, shape: EventShape) -> Events:
     """Count events that were read before, in one job."""
     at_type = _at_type(rows)
     found = rows.agg(*_totals(at_type)).first()
     assert found is not None
-    truncated = constant(found["truncated"], at_type)
+    truncated = as_constant(found["truncated"], at_type)
     return Events(rows, shape, found["count"], found["deletes"], truncated)
 
 
@@ -179,7 +178,7 @@ def mentions(name: str, shape: EventShape) -> Column:
         named = F.array_contains(PRESENT, name)
         speaks = F.col(PRESENT).isNull() | named
     if shape.ignore_nulls:  # but a null in a column that is named as present is written
-        is_given = F.col(VALUES)[name].isNotNull()
+        is_given = F.col(EVENT_VALUES)[name].isNotNull()
         speaks = speaks & is_given if shape.present is None else speaks & (is_given | named)
     return speaks
 
@@ -222,7 +221,7 @@ def _shaped(source: DataFrame, shape: EventShape, table: str, keeps_wrong: bool)
         *map(column, shape.keys),
         operation.alias(OPERATION),
         at.alias("_cdc_at"),
-        values.alias(VALUES),
+        values.alias(EVENT_VALUES),
         *present,
         *absent_of(source, shape.message),
         wrong_of(source, parts, keeps_events=keeps_wrong).alias(WRONG),
@@ -239,7 +238,7 @@ def values_of(rows: DataFrame, columns: Sequence[str]) -> Column:
     """
     fields = [column(name).alias(name) for name in columns]
     values = F.struct(*(fields or [F.lit(None).cast("boolean").alias(NO_COLUMN)]))
-    [field] = rows.select(values.alias(VALUES)).schema
+    [field] = rows.select(values.alias(EVENT_VALUES)).schema
     return values.cast(nullable(field.dataType))
 
 
@@ -250,16 +249,16 @@ def digest(rows: DataFrame, shape: EventShape) -> Column:
     which columns are null and not on the order of columns. A column that is added later, and is
     null in earlier events, changes no digest.
     """
-    fields = rows.schema[VALUES].dataType
+    fields = rows.schema[EVENT_VALUES].dataType
     assert isinstance(fields, StructType)
     types = {name: fields[name].dataType for name in shape.columns}
-    said = []
+    hashes = []
     for name in sorted(types, key=lambda name: (name.lower(), name)):
-        said += hashed(F.col(VALUES)[name], types[name], quoted(name.lower()))
+        hashes += hashed(F.col(EVENT_VALUES)[name], types[name], quoted(name.lower()))
     if PRESENT in rows.columns:
         names = F.array_sort(F.array_distinct(PRESENT))
-        said += hashed(names, rows.schema[PRESENT].dataType, PRESENT)
-    return F.xxhash64(*said) if said else F.lit(0)
+        hashes += hashed(names, rows.schema[PRESENT].dataType, PRESENT)
+    return F.xxhash64(*hashes) if hashes else F.lit(0)
 
 
 def _usable(kept: DataFrame, shape: EventShape, table: str, rescues: bool) -> Events:
@@ -282,7 +281,7 @@ def _usable(kept: DataFrame, shape: EventShape, table: str, rescues: bool) -> Ev
         shape,
         found["count"],
         found["deletes"],
-        constant(found["truncated"], at_type),
+        as_constant(found["truncated"], at_type),
         unusable,
         num_unusable,
         warnings,
@@ -328,7 +327,6 @@ class Parts:
     """The parts of a source's rows that decide whether they are usable.
 
     Attributes:
-        keys: The key columns.
         needs_key: Whether the event needs a key.
         has_sequence: Whether it has a sequence.
         present: The columns that it says it sets, or None if events do not say.
@@ -378,9 +376,9 @@ def refused(
     """
     # As text from Spark, because Python has no dates after the year 9999.
     texts = [column(key).cast("string") for key in keys]
-    shown = rows.select(F.col(WRONG), at.cast("string"), *texts).take(_SHOWN)
+    samples = rows.select(F.col(WRONG), at.cast("string"), *texts).take(_SHOWN)
     found = []
-    for wrong, sequence, *of_key in shown:
+    for wrong, sequence, *of_key in samples:
         named = ", ".join(f"{key}={value}" for key, value in zip(keys, of_key, strict=True))
         place = f" ({wrong.message})" if wrong.message else ""
         found.append(f"{named} at {sequence}{place} has {wrong.reason}")

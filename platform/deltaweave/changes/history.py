@@ -21,17 +21,17 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from deltaweave import clauses
-from deltaweave.changes.conversions import comparable, nullable
-from deltaweave.changes.delivery import Delivery, Terms
+from deltaweave.changes.conversions import comparable_field, nullable
+from deltaweave.changes.delivery import EventBatch, Terms
 from deltaweave.changes.epochs import unless_earlier_are_of_other_log
 from deltaweave.changes.events import (
     DELETE,
+    EVENT_VALUES,
     OPERATION,
     PREFIX,
     PRESENT,
     SEQUENCE,
     UPSERT,
-    VALUES,
     Events,
     digest,
     mentions,
@@ -66,7 +66,7 @@ _IN_TABLE = f"{PREFIX}in_table"
 _IS_BORDER = f"{PREFIX}is_border"
 _IS_KEPT = f"{PREFIX}is_kept"
 _BEGAN = f"{PREFIX}began"
-_GONE = f"{PREFIX}gone"
+_REMOVED = f"{PREFIX}gone"
 _IS_UPSERT = f"({OPERATION} = '{UPSERT}')"
 
 
@@ -75,8 +75,6 @@ class Histories:
     """A table of histories, and what is needed to recompute its versions.
 
     Attributes:
-        table: The table.
-        events: The batch.
         tracked: The columns whose change begins a version.
         remembered: Events that the table's versions do not show.
     """
@@ -97,7 +95,7 @@ class Histories:
         """The key columns, as SQL."""
         return ", ".join(map(quoted, self.events.shape.keys))
 
-    def apply(self, delivery: Delivery) -> MergeResult:
+    def apply(self, delivery: EventBatch) -> MergeResult:
         """Apply the batch, as it was handed over, to the histories of its keys.
 
         Raises:
@@ -124,19 +122,19 @@ class Histories:
                 merged = self._merge(known, delivery.terms(newest, line_of(newest, noted)))
             result = merged if result is None else result.then(merged)
             # Events that other runs remembered meanwhile may concern versions that were just
-            # written. A run that applied the pair before may have died before it checked this.
+            # written. A run that applied the id before may have died before it checked this.
             is_alone = self.remembered.version() == (beside if added is None else beside + 1)
             if is_alone and not merged.was_applied_before:
                 return result
             # The versions or the remembered events have the batch.
-            delivery, others = Delivery.of(self.table, None), self.events.rows.limit(0)
+            delivery, others = EventBatch.of(self.table, None), self.events.rows.limit(0)
 
     def _versions(self, version: int) -> DataFrame:
         """Read the versions of the batch's keys: keys, start, end, and the values as a struct."""
         rows = self.table.snapshot(version).read_whole()
         keys, values = self.events.shape.keys, values_of(rows, self.events.shape.columns)
         of_keys = rows.join(self.events.key_rows, list(keys), "left_semi")
-        return of_keys.select(*map(column, keys), START, END, values.alias(VALUES))
+        return of_keys.select(*map(column, keys), START, END, values.alias(EVENT_VALUES))
 
     def _known(self, versions: DataFrame, beside: int, others: DataFrame) -> DataFrame:
         """Return all known events of the batch's keys, one for each key and sequence.
@@ -152,13 +150,13 @@ class Histories:
             `_cdc_is_kept` (boolean): whether it is remembered; `_cdc_began` (array): the starts of
             versions in the table with its sequence, at most one.
         """
-        of_table = versions.schema[VALUES].dataType  # to compare versions and events
+        of_table = versions.schema[EVENT_VALUES].dataType  # to compare versions and events
         others = with_values_of(others, of_table).withColumn(_IS_KEPT, F.lit(False))
         remembered = self.remembered.of_keys(self.events, beside)
         if remembered is not None:
             kept = with_values_of(remembered, of_table).withColumn(_IS_KEPT, F.lit(True))
             others = others.unionByName(kept)
-        known = self._of_versions(versions)
+        known = self._events_of_versions(versions)
         known = known.unionByName(others.withColumn(_IN_TABLE, F.lit(False)), True)
         # One shuffle serves this and all later steps, because all of them work by key.
         known = known.repartition(*map(column, self.events.shape.keys))
@@ -169,7 +167,7 @@ class Histories:
         at = f"PARTITION BY {self._keys}, {SEQUENCE}.at"
         known = known.withColumn(_BEGAN, F.expr(f"collect_list({_BEGAN}) OVER ({at})"))
         if self.events.shape.is_partial:
-            known = self._spoken_together(known)
+            known = self._as_one_event(known)
         # If a version begins at the end of another, no delete ended the earlier one.
         known = known.where(f"{_IS_UPSERT} OR NOT {_IN_TABLE} OR size({_BEGAN}) = 0")
         # A version with values of later events does not show its first event.
@@ -179,25 +177,25 @@ class Histories:
         known = known.withColumn("_cdc_rank", rank).where("_cdc_rank = 1")
         return self._with_borders(known.drop("_cdc_rank")).drop(_IN_TABLE)
 
-    def _spoken_together(self, known: DataFrame) -> DataFrame:
+    def _as_one_event(self, known: DataFrame) -> DataFrame:
         """Give each of the upserts of one sequence what all of them say, as one event."""
         shape = self.events.shape
         of_sequence = Window.partitionBy(*map(column, shape.keys), F.col(SEQUENCE)["at"])
-        is_said = (F.col(OPERATION) == UPSERT) & ~F.col(_IN_TABLE)
-        said = {}
+        is_event = (F.col(OPERATION) == UPSERT) & ~F.col(_IN_TABLE)
+        by_column = {}
         for c in shape.columns:
-            tie = F.when(is_said & mentions(c, shape), F.col(SEQUENCE)["tie"])
-            value = F.struct(F.col(VALUES)[c].alias("value"))
-            said[c] = F.when(is_said, F.max_by(value, tie).over(of_sequence))
-        values = F.struct(*[of["value"].alias(c) for c, of in said.items()])
-        together = {VALUES: F.when(is_said, values).otherwise(F.col(VALUES))}
+            tie = F.when(is_event & mentions(c, shape), F.col(SEQUENCE)["tie"])
+            value = F.struct(F.col(EVENT_VALUES)[c].alias("value"))
+            by_column[c] = F.when(is_event, F.max_by(value, tie).over(of_sequence))
+        values = F.struct(*[of["value"].alias(c) for c, of in by_column.items()])
+        together = {EVENT_VALUES: F.when(is_event, values).otherwise(F.col(EVENT_VALUES))}
         if shape.present is not None:
-            names = [F.when(of.isNotNull(), F.lit(c)) for c, of in said.items()]
+            names = [F.when(of.isNotNull(), F.lit(c)) for c, of in by_column.items()]
             named = F.array_compact(F.array(*names))
-            together[PRESENT] = F.when(is_said, named).otherwise(F.col(PRESENT))
+            together[PRESENT] = F.when(is_event, named).otherwise(F.col(PRESENT))
         return known.withColumns(together)
 
-    def _of_versions(self, versions: DataFrame) -> DataFrame:
+    def _events_of_versions(self, versions: DataFrame) -> DataFrame:
         """Derive events from versions: the upsert that began each, the delete that ended it.
 
         Columns as in `_known`, but `_cdc_began` is the version's start, null for deletes.
@@ -207,11 +205,11 @@ class Histories:
             return (
                 f"named_struct('{OPERATION}', '{operation}', "
                 f"'{SEQUENCE}', named_struct('at', {at}, 'tie', 0L), "
-                f"'{VALUES}', {values}, '{_BEGAN}', {began})"
+                f"'{EVENT_VALUES}', {values}, '{_BEGAN}', {began})"
             )
 
-        began = event(UPSERT, START, VALUES, START)
-        ended = event(DELETE, END, f"if(true, NULL, {VALUES})", f"if(true, NULL, {START})")
+        began = event(UPSERT, START, EVENT_VALUES, START)
+        ended = event(DELETE, END, f"if(true, NULL, {EVENT_VALUES})", f"if(true, NULL, {START})")
         return versions.selectExpr(
             *map(quoted, self.events.shape.keys),
             f"inline(if({END} IS NULL, array({began}), array({began}, {ended})))",
@@ -234,12 +232,16 @@ class Histories:
             filled = []
             for c in shape.columns:
                 speaks = F.col(_IN_TABLE) | mentions(c, shape)  # a version has all columns
-                said = F.when(is_upsert & speaks, F.struct(F.col(VALUES)[c].alias("value")))
-                filled.append(F.last(said, ignorenulls=True).over(until_now)["value"].alias(c))
+                assigned = F.when(
+                    is_upsert & speaks, F.struct(F.col(EVENT_VALUES)[c].alias("value"))
+                )
+                filled.append(F.last(assigned, ignorenulls=True).over(until_now)["value"].alias(c))
             known = known.withColumn("_cdc_state", F.struct(*filled)).drop("_cdc_life")
         else:
-            known = known.withColumn("_cdc_state", F.col(VALUES))
-        tracked = F.struct(*[comparable(known, "_cdc_state", c).alias(c) for c in self.tracked])
+            known = known.withColumn("_cdc_state", F.col(EVENT_VALUES))
+        tracked = F.struct(
+            *[comparable_field(known, "_cdc_state", c).alias(c) for c in self.tracked]
+        )
         known = known.withColumn("_cdc_tracked", F.when(F.expr(_IS_UPSERT), tracked))
         differs = f"NOT (_cdc_tracked <=> lag(_cdc_tracked) OVER ({in_order}))"
         differs = unless_earlier_are_of_other_log(differs, shape, in_order)
@@ -279,10 +281,10 @@ class Histories:
             *map(quoted, self.events.shape.keys),
             f"{SEQUENCE}.at AS {START}",
             f"_cdc_end AS {END}",
-            f"_cdc_last AS {VALUES}",
+            f"_cdc_last AS {EVENT_VALUES}",
         )
 
-    def _gone(self, known: DataFrame) -> DataFrame:
+    def _removed(self, known: DataFrame) -> DataFrame:
         """Return the keys and starts of versions in the table that the events no longer make."""
         begins = f"if({_IS_BORDER} AND {_IS_UPSERT}, {SEQUENCE}.at, NULL) AS _cdc_begins"
         keys = map(quoted, self.events.shape.keys)
@@ -292,17 +294,19 @@ class Histories:
     def _merge(self, known: DataFrame, terms: Terms) -> MergeResult:
         shape, line = self.events.shape, terms.line
         versions = [*shape.keys, START]
-        after = self._histories(known).withColumn(_GONE, F.lit(False))
-        gone = self._gone(known).withColumn(_GONE, F.lit(True))
-        source = after.unionByName(gone, allowMissingColumns=True)
+        after = self._histories(known).withColumn(_REMOVED, F.lit(False))
+        removed = self._removed(known).withColumn(_REMOVED, F.lit(True))
+        source = after.unionByName(removed, allowMissingColumns=True)
         same = [f"t.{quoted(name)} = s.{quoted(name)}" for name in versions]
-        values: dict[str, str | Column] = {quoted(c): column("s", VALUES, c) for c in shape.columns}
+        values: dict[str, str | Column] = {
+            quoted(c): column("s", EVENT_VALUES, c) for c in shape.columns
+        }
         values[END] = column("s", END)
         keys: dict[str, str | Column] = {quoted(name): column("s", name) for name in versions}
         merge = self.table.merge(source, on=" AND ".join(same), idempotency=terms.idempotency).add(
-            clauses.when_matched_delete(condition=column("s", _GONE)),
+            clauses.when_matched_delete(condition=column("s", _REMOVED)),
             clauses.when_matched_update(values),
-            clauses.when_not_matched_insert({**keys, **values}, condition=~column("s", _GONE)),
+            clauses.when_not_matched_insert({**keys, **values}, condition=~column("s", _REMOVED)),
         )
         result = merge.execute(skip_unchanged_updates=True, computed_from=line.since, lease=line)
         return line.checked(result, self.table)
@@ -318,7 +322,6 @@ class Remembered:
     """The remembered events of a table.
 
     Attributes:
-        table: The table.
         kept_in: The table that holds them, created with the first one.
         keep_for: How long they are kept.
     """
@@ -351,7 +354,7 @@ class Remembered:
         return may_hold_noted_before(self.kept_in.snapshot(version), self.keep_for)
 
     def create(self, rows: DataFrame, events: Events) -> None:
-        """Create their table for events like these, if it does not exist."""
+        """Create the table of remembered events, with the types of these, if it does not exist."""
         rows = to_stored(rows, events.shape)
         fields = [StructField(each.name, nullable(each.dataType)) for each in rows.schema]
         schema = StructType([*fields, StructField(NOTED, TimestampType())])

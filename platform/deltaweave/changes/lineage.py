@@ -14,18 +14,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, combinations, islice, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from deltaweave.changes.commit_lines import (
     CLONED,
     RESTORED,
     Applied,
     applied_in_line,
-    begins_anew,
+    begins_history,
     line_of_commits,
     version_before,
 )
-from deltaweave.delta.commit import Lease
+from deltaweave.delta.commit import Lease, TransactionId
 from deltaweave.delta.log import Commit, FileChanges, TableSnapshot, commit_of, file_changes_of
 from deltaweave.engine.report import MergeResult
 from deltaweave.errors import CommitConflictError, DeltaweaveError, SourceError
@@ -58,16 +58,12 @@ _NONE = "deltaweave/none"  # an application id that no commit has
 
 @dataclass(frozen=True)
 class LogOf:
-    """The log of a table, as `commit_lines` reads it.
-
-    Attributes:
-        table: A version of the table.
-    """
+    """The log of a table, as `commit_lines` reads it."""
 
     table: TableSnapshot
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where the table is."""
         return self.table.data_path
 
@@ -96,13 +92,7 @@ class Lineage:
 
     @classmethod
     def of(cls, newest: TableSnapshot, since_ms: int, version: int | None = None) -> Lineage:
-        """Build the lineage of a version.
-
-        Args:
-            newest: The newest version of the table.
-            since_ms: Earlier commits do not matter.
-            version: The version; by default the newest.
-        """
+        """Build the lineage of a version."""
         commits: dict[int, Commit] = {}
         for commit in backwards(newest, 0):
             commits[commit.version] = commit
@@ -178,13 +168,13 @@ def newest_in_line(
     return applied_in_line(log, version, application_id, held, is_alone=is_alone)
 
 
-def holds_pair(snapshot: TableSnapshot, pair: tuple[str, int]) -> bool:
+def holds_transaction_id(snapshot: TableSnapshot, transaction_id: TransactionId) -> bool:
     """Return whether a version's commits hold an application id with this version or a later.
 
-    False where the log does not show it: what comes again is then applied again.
+    False where the log does not show it: a batch that comes again is applied again.
     """
-    held = newest_in_line(snapshot, pair[0]).version
-    return held is not None and held >= pair[1]
+    held = newest_in_line(snapshot, transaction_id.application_id).version
+    return held is not None and held >= transaction_id.version
 
 
 def cloned_by(newest: TableSnapshot, since: int) -> Commit | None:
@@ -204,15 +194,18 @@ def cloned_by(newest: TableSnapshot, since: int) -> Commit | None:
     return first if first is not None and first.operation == CLONED else None
 
 
-def source_of(newest: TableSnapshot, clone: Commit) -> tuple[Table, TableSnapshot]:
+class ClonedSource(NamedTuple):
+    """The source of a clone, and the version of it that was cloned."""
+
+    table: Table
+    version: TableSnapshot
+
+
+def source_of(newest: TableSnapshot, clone: Commit) -> ClonedSource:
     """Open the source of a clone, and the version of it that was cloned.
 
-    Args:
-        newest: A version of the clone.
-        clone: The commit that cloned the source.
-
     Raises:
-        DeltaweaveError: There is no such table or version, or another table is in its place.
+        DeltaweaveError: The source or its version does not exist, or another table took its path.
     """
     name, version = clone.parameters["source"], int(clone.parameters["sourceVersion"])
     source = _named(newest.spark, name)
@@ -223,17 +216,13 @@ def source_of(newest: TableSnapshot, clone: Commit) -> tuple[Table, TableSnapsho
             table=newest.data_path,
             operation="reading the source of a clone",
         )
-    return source, cloned
+    return ClonedSource(source, cloned)
 
 
 def _was_rebuilt(source: TableSnapshot, clone: Commit) -> bool:
     """Return whether a clone's source was replaced by another table or an earlier copy.
 
     A clone takes over the time at which its source was created. Writers need not give one.
-
-    Args:
-        source: The version that was cloned.
-        clone: The commit that cloned it.
     """
     times = {source.created_at_ms, clone.created_at_ms} - {None}
     if len(times) > 1:
@@ -247,7 +236,7 @@ def _named(spark: SparkSession, name: str) -> Table:
     """Open a table that the commit of a clone names, without quotes.
 
     Raises:
-        DeltaweaveError: There is no such table.
+        DeltaweaveError: The source does not exist.
     """
     path = _BY_PATH.fullmatch(name)
     if path is not None:
@@ -304,14 +293,14 @@ class OfOneLine(Lease):
         """Fail where the table was restored or replaced meanwhile, or no longer holds `held`.
 
         Raises:
-            CommitConflictError: It was, or does not.
+            CommitConflictError: The table was restored, or lacks the version.
         """
         super().check(held, table=table, version=version)
         assert self.newest is not None
         for number in range(self.since + 1, version + 1):
             commit = commit_of(self.newest, number)
             # A table that replaced this one has its own events beside it.
-            if commit is not None and (commit.operation == RESTORED or begins_anew(commit)):
+            if commit is not None and (commit.operation == RESTORED or begins_history(commit)):
                 raise CommitConflictError(
                     f"{commit.operation} made version {number} of the table meanwhile.",
                     table=table,
@@ -330,16 +319,15 @@ class OfOneLine(Lease):
             self.of_further_merges.check(held, table=table.path_or_name, version=result.version)
         return result
 
-    def with_pair(self, pair: tuple[str, int], held: int) -> OfOneLine:
-        """Extend this lease for a merge that commits a pair which would pass for applied.
+    def with_transaction_id(self, transaction_id: TransactionId, held: int) -> OfOneLine:
+        """Extend this lease for a merge that commits an id which would pass for applied.
 
-        Args:
-            pair: An application id and a version.
-            held: The version that the table holds of the id, of a commit that was undone.
+        `held` is the version that the table holds of the id, of a commit that was undone.
         """
-        marks = {pair[0]: pair[1], **self.marks}
+        application_id, version = transaction_id
+        marks = {application_id: version, **self.marks}
         return replace(
-            self, application_id=pair[0], held=held, marks=marks, are_committed_alone=True
+            self, application_id=application_id, held=held, marks=marks, are_committed_alone=True
         )
 
     @property

@@ -16,7 +16,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 from deltaweave._validation import choice_problem
 from deltaweave.changes.conversions import nullable
 from deltaweave.changes.epochs import as_held, log_fields
-from deltaweave.changes.events import PREFIX, VALUES, Events, EventShape
+from deltaweave.changes.events import EVENT_VALUES, PREFIX, Events, EventShape
 from deltaweave.changes.table_columns import first_columns
 from deltaweave.delta.jvm import check_is_data_frame, translated
 from deltaweave.errors import SourceError, StatementError
@@ -33,24 +33,10 @@ _NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
 
 @dataclass(frozen=True, kw_only=True)
 class EventOptions:
-    """How a caller describes change events, whatever the kind of their table.
+    """The options of change events, whatever the kind of their table.
 
     `apply_changes` documents the options in full. The public functions take the fields of these
     classes as keywords, with the same defaults: a test compares them.
-
-    Attributes:
-        keys: Columns that identify a row.
-        sequence_by: Orders the events of a key.
-        apply_as_deletes: Condition of events that delete.
-        apply_as_truncates: Condition of events that empty the table.
-        ignore_null_updates: Whether nulls leave columns as they are.
-        present_columns: Column with the names of the columns that an event sets.
-        column_list: Columns of the source that are columns of the table.
-        except_column_list: Columns of the source that are not.
-        message_column: Column with the message of each event.
-        rescued: The table that takes events which cannot be applied, by path or name; True for the
-            table's with `_rescued` appended, False for none.
-        late_by: How long deletes are remembered for late events.
     """
 
     keys: Sequence[str]
@@ -113,9 +99,9 @@ class EventOptions:
         return EventShape(
             keys=tuple(options.keys),
             sequence_by=sequence,
-            deletes=_condition(options.apply_as_deletes),
-            truncates=_condition(options.apply_as_truncates),
-            columns=_columns(table, rows, options),
+            deletes=_condition_column(options.apply_as_deletes),
+            truncates=_condition_column(options.apply_as_truncates),
+            columns=_value_columns(table, rows, options),
             present=options.present_columns,
             ignore_nulls=options.ignore_null_updates,
             message=options.message_column,
@@ -125,13 +111,7 @@ class EventOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeOptions(EventOptions):
-    """The options of `apply_changes`.
-
-    Attributes:
-        stored_as_scd_type: 1 for current rows, 2 for histories.
-        track_history_column_list: Columns whose change begins a version.
-        track_history_except_column_list: Columns whose change begins none.
-    """
+    """The options of `apply_changes`, which documents them in full."""
 
     stored_as_scd_type: Literal[1, 2, "1", "2"] = 1
     track_history_column_list: Sequence[str] | None = None
@@ -156,10 +136,10 @@ class ChangeOptions(EventOptions):
         return super().problem or kind
 
     def tracked(self, table: Table, columns: Sequence[str]) -> tuple[str, ...]:
-        """Return those of a table's columns, which are no keys, whose change begins a version.
+        """Return the table's non-key columns whose change starts a new version.
 
         Raises:
-            StatementError: There is no such column.
+            StatementError: The table lacks such a column.
         """
         only, all_but = self.track_history_column_list, self.track_history_except_column_list
         if only is None and all_but is None:
@@ -175,14 +155,7 @@ class ChangeOptions(EventOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class MergeOnReadOptions(EventOptions):
-    """The options of a merge-on-read table; `MergeOnReadTable` documents them in full.
-
-    Attributes:
-        inserts: Condition of events that insert.
-        partition_by: Partition columns of a base that is created.
-        keep_merged_for: How long merged batches are kept.
-        broadcast_limit_bytes: Changes up to this measured size are broadcast.
-    """
+    """The options of a merge-on-read table; `MergeOnReadTable` documents them in full."""
 
     inserts: str | Column | None = None
     partition_by: Sequence[str] = ()
@@ -191,7 +164,7 @@ class MergeOnReadOptions(EventOptions):
 
     def shape(self, table: Table, rows: DataFrame) -> EventShape:
         """Describe how the rows are read as events; raise what `EventOptions.shape` raises."""
-        return replace(super().shape(table, rows), inserts=_condition(self.inserts))
+        return replace(super().shape(table, rows), inserts=_condition_column(self.inserts))
 
 
 def schema_of(events: Events, further: Sequence[StructField]) -> StructType:
@@ -199,7 +172,7 @@ def schema_of(events: Events, further: Sequence[StructField]) -> StructType:
 
     Parts of keys may be null in it, because Delta has no required fields in arrays and maps.
     """
-    values = events.rows.schema[VALUES].dataType
+    values = events.rows.schema[EVENT_VALUES].dataType
     assert isinstance(values, StructType)
     of_rows = events.rows.schema
     keys = [StructField(key, nullable(of_rows[key].dataType)) for key in events.shape.keys]
@@ -266,11 +239,11 @@ def _sequence(table: Table, rows: DataFrame, given: Column) -> tuple[Column, Dat
         return sequence, rows.select(sequence.alias("at")).schema["at"].dataType
 
 
-def _condition(given: str | Column | None) -> Column | None:
+def _condition_column(given: str | Column | None) -> Column | None:
     return None if given is None else _expression(given)
 
 
-def _columns(table: Table, rows: DataFrame, options: EventOptions) -> tuple[str, ...]:
+def _value_columns(table: Table, rows: DataFrame, options: EventOptions) -> tuple[str, ...]:
     """Return the columns of the table that are not keys."""
     keys, column_list = options.keys, options.column_list
     of_events = filter(None, [options.present_columns, options.message_column])
@@ -341,14 +314,8 @@ def condition_of_keys(
 ) -> Column:
     """Resolve a condition of key columns.
 
-    Args:
-        where: The condition.
-        rows: Rows that have the keys.
-        keys: The key columns.
-        table: The table, for error messages.
-
     Raises:
-        StatementError: It names other columns.
+        StatementError: The sequence names other columns.
     """
     condition = F.expr(where) if isinstance(where, str) else where
     with translated(table.path_or_name, operation="reading"):

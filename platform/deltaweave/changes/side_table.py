@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
 from deltaweave.changes.conversions import (
     by_case,
-    changed_leaves,
+    changed_fields,
     converted,
     is_as,
     plain,
@@ -83,7 +83,7 @@ _KEPT_LOOKS = 1_000
 
 _lock = threading.Lock()
 _last_noted = 0
-_looked_at: dict[tuple[str, str], int] = {}
+_checked_until: dict[tuple[str, str], int] = {}
 
 
 def side_table(table: Table, directory: str, owner: str | None = None) -> Table:
@@ -92,11 +92,6 @@ def side_table(table: Table, directory: str, owner: str | None = None) -> Table:
     A new table in the same place has another id. What was remembered for the old table would undo
     its rows, so it gets its own side table. A side table without an owner is from an earlier
     release and belongs to the table.
-
-    Args:
-        table: The table.
-        directory: The directory of such side tables.
-        owner: The table's id; by default that of its newest version.
     """
     owner = owner or table.id()
     found = Table(table.spark, f"{table.location()}/{directory}")
@@ -175,7 +170,7 @@ def _evolve(kept_in: Table, held: StructType, wanted: StructType) -> None:
         nothing = kept_in.spark.createDataFrame([], schema)
         kept_in.write(nothing, "append", with_schema_evolution=True)
     name = f"delta.{quoted(kept_in.location())}"
-    changed = changed_leaves(held, wanted)
+    changed = changed_fields(held, wanted)
     if not changed:
         return
     properties = ["'delta.enableTypeWidening' = 'true'"]
@@ -200,13 +195,9 @@ def _evolve(kept_in: Table, held: StructType, wanted: StructType) -> None:
 def encryption_of(table: Table, kept_in: Table) -> dict[str, str]:
     """Return the properties that encrypt a table that keeps another table's rows or keys.
 
-    Args:
-        table: The other table, if it exists.
-        kept_in: The table that keeps them, if it exists.
-
     Raises:
-        StatementError: It exists without them, or with other values of them, so that it may hold
-            in plain text what the other table encrypts.
+        StatementError: The table exists without them, or with other values of them, so that it may
+            hold in plain text what the other table encrypts.
     """
     if not table.exists():
         return {}
@@ -270,7 +261,7 @@ def _ago(time: timedelta) -> datetime:
     return datetime.now(timezone.utc) - time
 
 
-def noted_now() -> int:
+def noted_at_present() -> int:
     """Return the time in µs since 1970; two calls never return the same."""
     global _last_noted
     with _lock:
@@ -288,7 +279,6 @@ class Settled:
     """The rows of a side table that count for its table.
 
     Attributes:
-        rows: The rows.
         read: The version of the side table from which they were read.
         changes: Whether they are others than those of that version.
         takes_over: Whether some of them are what the source of a clone remembered.
@@ -302,11 +292,6 @@ class Settled:
 
 def settle(kept_in: Table, table: Table, directory: str) -> TableSnapshot:
     """Make a side table hold what counts for its table as it is now.
-
-    Args:
-        kept_in: The side table; it may not exist yet.
-        table: Its table.
-        directory: The directory of such side tables.
 
     Returns:
         The version of the table for which it holds that.
@@ -345,7 +330,7 @@ def settled(side: TableSnapshot, newest: TableSnapshot, directory: str) -> Settl
     None if all do, because the table has not left its line since the last look.
     """
     known = side.last_applied(LOOKED_AT)
-    since = max(_looked_at.get(_key(side, newest), -1), -1 if known is None else known)
+    since = max(_checked_until.get(_key_of_side(side, newest), -1), -1 if known is None else known)
     # A table from before side tables were looked at has been on its line since they exist.
     if not has_left(newest, since, side.created_at_ms or 0):
         _note_look(side, newest)
@@ -361,17 +346,10 @@ def _held(
     table: TableSnapshot,
     directory: str,
 ) -> Settled:
-    """Return the rows of a side table that count for a version of its table.
-
-    Args:
-        versions: The versions of the side table, see `_versions`.
-        lineage: The lineage of the version of the table.
-        table: A version of the table.
-        directory: The directory of such side tables.
-    """
-    (side, now), *earlier = versions
-    dropped = [noted for noted in now if not lineage.holds(noted)]
-    rows, seen, changes = _without(side.read_whole(), dropped), set(now), bool(dropped)
+    """Return the rows of a side table that count for a version of its table."""
+    (side, newest), *earlier = versions
+    dropped = [noted for noted in newest if not lineage.holds(noted)]
+    rows, seen, changes = _without(side.read_whole(), dropped), set(newest), bool(dropped)
     for before, noted in earlier:
         back = [each for each in noted - seen if lineage.holds(each)]
         seen |= noted
@@ -380,7 +358,7 @@ def _held(
             changes = True
     takes_over = False
     if lineage.cloned is not None and noted_by_clone(lineage.cloned) not in seen:
-        of_source = _of_clone(table, lineage.cloned, directory)
+        of_source = _rows_of_clone(table, lineage.cloned, directory)
         if of_source is not None:
             takes_over = changes = True
             rows = _with(rows, of_source)
@@ -390,9 +368,9 @@ def _held(
 def _take_over(kept_in: Table, table: Table, newest: TableSnapshot, directory: str) -> None:
     """Begin the side table of a clone with what its source remembers."""
     key = (f"{newest.data_path}/{directory}", newest.id)
-    clone = cloned_by(newest, _looked_at.get(key, -1))
+    clone = cloned_by(newest, _checked_until.get(key, -1))
     if clone is not None:
-        rows = _of_clone(newest, clone, directory)
+        rows = _rows_of_clone(newest, clone, directory)
         if rows is not None:
             create_side_table(kept_in, table, rows.schema)
             applied = {LOOKED_AT: newest.version, TAKEN_OVER: 1}
@@ -402,7 +380,7 @@ def _take_over(kept_in: Table, table: Table, newest: TableSnapshot, directory: s
     _keep_look(key, newest.version)
 
 
-def _of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataFrame | None:
+def _rows_of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataFrame | None:
     """Read what a clone's source remembered at the cloned version, if it still exists."""
     name = clone.parameters["source"]
     try:
@@ -411,17 +389,17 @@ def _of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataFrame
         kept_in = side_table(source, directory, cloned.id)
         if newest_version(kept_in) < 1:  # nothing was written yet, also if it is a clone itself
             earlier = cloned_by(cloned, -1)
-            rows = None if earlier is None else _of_clone(cloned, earlier, directory)
+            rows = None if earlier is None else _rows_of_clone(cloned, earlier, directory)
         else:
             versions, of_source = list(_versions(kept_in.snapshot())), source.snapshot()
             lineage = Lineage.of(of_source, _oldest_ms(versions), cloned.version)
             rows = _held(versions, lineage, of_source, directory).rows
-    except DeltaweaveError as gone:
+    except DeltaweaveError as error:
         logger.warning(
             "%s was cloned from %s, whose remembered events cannot be read: %s",
             newest.data_path,
             name,
-            gone,
+            error,
         )
         return None
     return None if rows is None else rows.withColumn(NOTED, noted_at(noted_by_clone(clone)))
@@ -438,8 +416,8 @@ def _versions(side: TableSnapshot) -> Iterator[tuple[TableSnapshot, set[int]]]:
         try:
             at = Table(side.spark, side.data_path).snapshot(before)
             noted = _noted_in(at)
-        except DeltaweaveError as gone:
-            logger.info("%s: its version %d is gone: %s", side.data_path, before, gone)
+        except DeltaweaveError as error:
+            logger.info("%s: its version %d is gone: %s", side.data_path, before, error)
             return
 
 
@@ -473,27 +451,27 @@ def _with(rows: DataFrame, others: DataFrame) -> DataFrame:
 
 def _with_columns(rows: DataFrame, wanted: StructType) -> DataFrame:
     """Convert rows to columns; null where they lack one, or a field of one."""
-    there = by_case(rows.schema)
+    by_name = by_case(rows.schema)
     values = [
-        converted(column(there[lower].name), there[lower].dataType, field.dataType)
-        if lower in there
+        converted(column(by_name[lower].name), by_name[lower].dataType, field.dataType)
+        if lower in by_name
         else F.lit(None).cast(plain(field.dataType))
         for lower, field in by_case(wanted).items()
     ]
     return rows.select(*[each.alias(f.name) for each, f in zip(values, wanted, strict=True)])
 
 
-def _key(side: TableSnapshot, newest: TableSnapshot) -> tuple[str, str]:
+def _key_of_side(side: TableSnapshot, newest: TableSnapshot) -> tuple[str, str]:
     return side.data_path, newest.id
 
 
 def _note_look(side: TableSnapshot, newest: TableSnapshot) -> None:
-    _keep_look(_key(side, newest), newest.version)
+    _keep_look(_key_of_side(side, newest), newest.version)
 
 
 def _keep_look(key: tuple[str, str], version: int) -> None:
     with _lock:
-        _looked_at.pop(key, None)
-        _looked_at[key] = version
-        while len(_looked_at) > _KEPT_LOOKS:
-            del _looked_at[next(iter(_looked_at))]
+        _checked_until.pop(key, None)
+        _checked_until[key] = version
+        while len(_checked_until) > _KEPT_LOOKS:
+            del _checked_until[next(iter(_checked_until))]

@@ -29,10 +29,10 @@ from deltaweave.changes.conversions import (
     widens,
 )
 from deltaweave.changes.events import (
+    EVENT_VALUES,
     NO_COLUMN,
     PRESENT,
     SEQUENCE,
-    VALUES,
     Events,
     EventShape,
 )
@@ -62,16 +62,16 @@ def completed(events: Events, table: TableColumns) -> Events:
     rows = events.rows
     if wanted and not is_as(held, StructType(wanted)):
         missing = {} if shape.is_partial else defaults(lacking)
-        values = struct_of(F.col(VALUES), held, StructType(wanted), missing)
-        rows = rows.withColumn(VALUES, values)
+        values = struct_of(F.col(EVENT_VALUES), held, StructType(wanted), missing)
+        rows = rows.withColumn(EVENT_VALUES, values)
     names = tuple(field.name for field in wanted)
     of_table = {field.name: field.dataType for field in wanted}
     if limited := [name for name in names if table.is_limited(name)]:
-        values = F.col(VALUES)
+        values = F.col(EVENT_VALUES)
         for name in limited:
-            value = table.as_stored(name, F.col(VALUES)[name], of_table[name])
+            value = table.as_stored(name, F.col(EVENT_VALUES)[name], of_table[name])
             values = values.withField(back_quoted(name), value)
-        rows = rows.withColumn(VALUES, values)
+        rows = rows.withColumn(EVENT_VALUES, values)
     rows = rows.withColumns(keys_as_stored(rows, shape.keys, table))
     rows = rows.withColumn(SEQUENCE, _exact_sequence(rows, table))
     return replace(events, rows=rows, shape=replace(shape, columns=names, table=table))
@@ -100,8 +100,8 @@ def with_values_of(rows: DataFrame, wanted: DataType) -> DataFrame:
     a value that does not fit is an error.
     """
     held = _values_type(rows)
-    values = converted(F.col(VALUES), held, wanted)
-    return rows.withColumn(VALUES, cast_strictly(rows.sparkSession, values, wanted))
+    values = converted(F.col(EVENT_VALUES), held, wanted)
+    return rows.withColumn(EVENT_VALUES, cast_strictly(rows.sparkSession, values, wanted))
 
 
 def keys_as_stored(rows: DataFrame, names: Sequence[str], table: TableColumns) -> dict[str, Column]:
@@ -144,7 +144,7 @@ def to_stored(rows: DataFrame, shape: EventShape) -> DataFrame:
     selected = []
     for name in rows.columns:
         value = column(name)
-        if name == VALUES:
+        if name == EVENT_VALUES:
             held = _values_type(rows)
             wanted = StructType([table.stored.get(f.name.lower(), f) for f in held])
             value = value if is_as(held, wanted) else struct_of(value, held, wanted)
@@ -163,8 +163,10 @@ def stored_schema(rows: DataFrame, shape: EventShape) -> StructType:
 
     keys, fields = {shape.stored(key) for key in shape.keys}, []
     for field in rows.schema:
-        if field.name == VALUES:
-            fields.append(StructField(VALUES, StructType([*map(of_table, _values_type(rows))])))
+        if field.name == EVENT_VALUES:
+            fields.append(
+                StructField(EVENT_VALUES, StructType([*map(of_table, _values_type(rows))]))
+            )
         else:
             fields.append(of_table(field) if field.name in keys else field)
     return StructType(fields)
@@ -179,16 +181,16 @@ def to_events(kept: DataFrame, shape: EventShape) -> DataFrame:
     table = shape.table
     if table is None:
         return kept
-    there = by_case(kept.schema)
+    by_name = by_case(kept.schema)
     found = {
-        key: [there[name.lower()] for name in table.names(key) if name.lower() in there]
+        key: [by_name[name.lower()] for name in table.names(key) if name.lower() in by_name]
         for key in shape.keys
     }
-    selected = [_key(key, of, table).alias(key) for key, of in found.items()]
+    selected = [_read_key(key, of, table).alias(key) for key, of in found.items()]
     taken = {field.name for of in found.values() for field in of}
     for name in kept.columns:
-        if name == VALUES:
-            selected.append(_values(kept, shape, table).alias(name))
+        if name == EVENT_VALUES:
+            selected.append(_table_values(kept, shape, table).alias(name))
         elif name == SEQUENCE:
             selected.append(_sequence(kept, table).alias(name))
         elif name != PRESENT and name not in taken:
@@ -201,16 +203,12 @@ def to_events(kept: DataFrame, shape: EventShape) -> DataFrame:
 def untaken(held: StructType, shape: EventShape) -> dict[tuple[str, ...], Column]:
     """Return the paths, at every depth, to stored values that no column of the shape takes.
 
-    Args:
-        held: The type of the stored values.
-        shape: The shape.
-
     Returns:
         By path, whether an event has a value there.
     """
     assert shape.table is not None
     found = _untaken(held, _wanted(shape, shape.table))
-    return {path: is_there(F.col(VALUES)) for path, is_there in found if path != (NO_COLUMN,)}
+    return {path: is_there(F.col(EVENT_VALUES)) for path, is_there in found if path != (NO_COLUMN,)}
 
 
 def _untaken(held: DataType, wanted: DataType) -> Iterator[tuple[tuple[str, ...], _IsThere]]:
@@ -263,7 +261,7 @@ def _exact_sequence(rows: DataFrame, table: TableColumns) -> Column:
     return F.struct(at_held.alias("at"), F.col(SEQUENCE)["tie"].alias("tie"))
 
 
-def _key(key: str, held: list[StructField], table: TableColumns) -> Column:
+def _read_key(key: str, held: list[StructField], table: TableColumns) -> Column:
     """Read a key column, by the names that side tables have for it."""
     wanted = table.fields[key.lower()].dataType
     values = [converted(column(field.name), field.dataType, wanted) for field in held]
@@ -272,11 +270,13 @@ def _key(key: str, held: list[StructField], table: TableColumns) -> Column:
     return F.coalesce(*values) if len(values) > 1 else values[0]
 
 
-def _values(kept: DataFrame, shape: EventShape, table: TableColumns) -> Column:
+def _table_values(kept: DataFrame, shape: EventShape, table: TableColumns) -> Column:
     """Convert stored values to the table's columns, as the shape spells these."""
     held = _values_type(kept)
     wanted = _wanted(shape, table)
-    return F.col(VALUES) if is_as(held, wanted) else struct_of(F.col(VALUES), held, wanted)
+    return (
+        F.col(EVENT_VALUES) if is_as(held, wanted) else struct_of(F.col(EVENT_VALUES), held, wanted)
+    )
 
 
 def _wanted(shape: EventShape, table: TableColumns) -> StructType:
@@ -294,12 +294,12 @@ def _wanted(shape: EventShape, table: TableColumns) -> StructType:
 
 def _present(kept: DataFrame, shape: EventShape, table: TableColumns) -> Column:
     """Return the names that stored events set, as the shape spells them."""
-    there = by_case(_values_type(kept))
+    by_name = by_case(_values_type(kept))
     of_stored, held = {}, []
     for name in shape.columns:
         names = [each.lower() for each in table.names(name)]
         of_stored.update(dict.fromkeys(names, name))
-        held += [name] if any(each in there for each in names) else []
+        held += [name] if any(each in by_name for each in names) else []
     if PRESENT not in kept.columns:
         return F.lit(None).cast("array<string>")
     present = _named(of_stored, F.col(PRESENT))
@@ -310,7 +310,7 @@ def _present(kept: DataFrame, shape: EventShape, table: TableColumns) -> Column:
 
 
 def _values_type(rows: DataFrame) -> StructType:
-    values = rows.schema[VALUES].dataType
+    values = rows.schema[EVENT_VALUES].dataType
     assert isinstance(values, StructType)
     return values
 

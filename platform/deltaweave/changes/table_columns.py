@@ -78,7 +78,7 @@ class TableColumns:
             if lower == names[0]:
                 at = field.dataType
             if lower not in names:
-                fields[lower] = _read(field, by_name=by_name) if is_mapped else field
+                fields[lower] = _found_by(field, by_name=by_name) if is_mapped else field
                 stored[lower] = _stored(field) if is_mapped else field
                 if known is not None and stored[lower].name not in known:
                     added.add(lower)
@@ -93,7 +93,7 @@ class TableColumns:
         return cls(fields, fields, None)
 
     def only(self, names: Sequence[str]) -> TableColumns:
-        """Select these columns."""
+        """Select columns."""
         lower = {name.lower() for name in names}
         return replace(self, fields={n: f for n, f in self.fields.items() if n in lower})
 
@@ -182,11 +182,11 @@ def defaults(fields: Sequence[StructField]) -> dict[str, str]:
     return {f.name: str(f.metadata[_DEFAULT]) for f in fields if _DEFAULT in (f.metadata or {})}
 
 
-def _read(field: StructField, *, by_name: bool) -> StructField:
+def _found_by(field: StructField, *, by_name: bool) -> StructField:
     """Return a column found by its name in files or, for earlier releases, by its own name."""
     names = [physical_name(field), *([field.name] if by_name else [])]
     metadata = {**(field.metadata or {}), FROM: names}
-    data_type = _of_fields(field.dataType, lambda each: _read(each, by_name=by_name))
+    data_type = _of_fields(field.dataType, lambda each: _found_by(each, by_name=by_name))
     return StructField(field.name, data_type, metadata=metadata)
 
 

@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
 
-from deltaweave.changes.conversions import collectable, constant, nullable
+from deltaweave.changes.conversions import as_constant, collectable, nullable
 from deltaweave.changes.events import (
     DELETE,
     OPERATION,
@@ -76,7 +76,6 @@ class Tombstones:
     """The remembered deletes of a table.
 
     Attributes:
-        table: The table.
         kept_in: The table that holds them, created with the first one.
     """
 
@@ -143,10 +142,10 @@ class Tombstones:
             logger.info("%s: expired deletes are not removed now: %s", self.kept_in, error)
 
     def create_if_missing(self, events: Events) -> None:
-        """Create their table, with the types of the events' keys and sequences."""
+        """Create the table of deletes, with the types of the events' keys and sequences."""
         create_side_table(self.kept_in, self.table, _schema(events))
 
-    def with_deletes_of_now(self, changes: DataFrame, events: Events) -> DataFrame:
+    def with_current_deletes(self, changes: DataFrame, events: Events) -> DataFrame:
         """Add the last known deletes as `with_deletes` does, but evaluated when the result is used.
 
         A delete that is remembered while a query is planned may be of a batch that the query does
@@ -198,7 +197,7 @@ def _last_emptied(rows: DataFrame, events: Events) -> Column | None:
     at_type = events.sequence_type["at"].dataType
     last = F.max(F.col(SEQUENCE)["at"].cast(at_type))
     found = rows.where(F.col(_OF_ALL)).agg(collectable(last, at_type)).first()
-    return None if found is None else constant(found[0], at_type)
+    return None if found is None else as_constant(found[0], at_type)
 
 
 def _of_keys(rows: DataFrame, events: Events) -> DataFrame:

@@ -24,7 +24,7 @@ try:
 
     from deltaweave.cli.health import doctor
     from deltaweave.cli.inspection import history, inspect
-    from deltaweave.cli.merges import apply_changes, explain_merge, maintain, run_merge
+    from deltaweave.cli.merges import apply_changes_command, explain_merge, maintain, run_merge
     from deltaweave.cli.project import init
     from deltaweave.cli.warm import warm
 except ModuleNotFoundError as error:  # the engine is installed without the command line's libraries
@@ -52,7 +52,7 @@ app.command("merge", epilog=f"Example: deltaweave merge {_STATEMENT}")(run_merge
 app.command("explain", epilog=f"Example: deltaweave explain {_STATEMENT}")(explain_merge)
 app.command(
     "apply-changes", epilog=f"Example: deltaweave apply-changes ./orders ./events {_EVENTS}"
-)(apply_changes)
+)(apply_changes_command)
 app.command("maintain", epilog="Example: deltaweave maintain ./orders")(maintain)
 app.command("history", epilog="Example: deltaweave history ./orders --limit 5")(history)
 app.command("inspect", epilog="Example: deltaweave inspect ./orders --key id")(inspect)

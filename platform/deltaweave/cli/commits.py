@@ -21,7 +21,7 @@ _OF_A_CATALOG = "_staged_commits"
 
 
 @dataclass(frozen=True)
-class Commit:
+class CommitOnDisk:
     """A commit, with the names that `DESCRIBE HISTORY` has.
 
     Attributes:
@@ -61,7 +61,7 @@ def table_on_disk(table: str, conf: Sequence[str] = ()) -> Path | None:
     raise NotADeltaTableError.at(table)
 
 
-def commits_on_disk(table: str, conf: Sequence[str] = ()) -> Iterator[Commit] | None:
+def commits_on_disk(table: str, conf: Sequence[str] = ()) -> Iterator[CommitOnDisk] | None:
     """Return the commits of a table, the newest first; None if it takes Spark to read them.
 
     Args:
@@ -80,10 +80,10 @@ def commits_on_disk(table: str, conf: Sequence[str] = ()) -> Iterator[Commit] | 
     return map(_commit, sorted(files, reverse=True)) if files else None
 
 
-def _commit(file: Path) -> Commit:
+def _commit(file: Path) -> CommitOnDisk:
     about = _commit_info(file)
     committed_ms = about.get("inCommitTimestamp") or file.stat().st_mtime_ns // 1_000_000
-    return Commit(
+    return CommitOnDisk(
         int(file.stem),
         datetime.fromtimestamp(committed_ms / 1000),
         str(about.get("operation") or ""),

@@ -82,7 +82,7 @@ def _findings(conf: list[str], steps: Steps, *, verbose: bool) -> Iterator[Findi
         with quiet_session(conf, verbose=verbose) as spark:
             for about, look in _OF_A_SESSION.items():
                 steps.begin(f"Looking at {about}")
-                yield _looked_at(about, look, spark)
+                yield _checked(about, look, spark)
     except typer.Exit as ended:
         if ended.exit_code != FAILED:  # the arguments make no sense
             raise
@@ -96,7 +96,7 @@ def _package(name: str) -> Finding:
         return Finding(name, False, f"not installed: pip install {name}")
 
 
-def _looked_at(about: str, look: Callable[[SparkSession], str], spark: SparkSession) -> Finding:
+def _checked(about: str, look: Callable[[SparkSession], str], spark: SparkSession) -> Finding:
     from deltaweave.delta.jvm import reported_by
 
     try:
@@ -155,11 +155,11 @@ def _memory(spark: SparkSession) -> str:
 def _executors(spark: SparkSession) -> str:
     """Find the executors' Python, by a task that runs there and needs pyarrow."""
     [found] = _pythons(spark.range(1)).collect()
-    here = ".".join(map(str, sys.version_info[:2]))
-    if found.python != here:
+    own_release = ".".join(map(str, sys.version_info[:2]))
+    if found.python != own_release:
         raise RuntimeError(
-            f"Python {found.python} there and {here} here: set PYSPARK_PYTHON to one of the same "
-            "release"
+            f"Python {found.python} there and {own_release} here: set PYSPARK_PYTHON to one of the "
+            "same release"
         )
     return f"Python {found.python} with pyarrow {found.pyarrow} (PYSPARK_PYTHON)"
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table as Shown
 
 from deltaweave._terminal import check_plot
-from deltaweave.cli.commits import Commit, commits_on_disk, table_on_disk
+from deltaweave.cli.commits import CommitOnDisk, commits_on_disk, table_on_disk
 from deltaweave.cli.options import (
     Catalog,
     Conf,
@@ -64,7 +64,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 @dataclass(frozen=True)
 class _Inspection:
-    """What a version's log says.
+    """A version of a table, as its log describes it.
 
     Attributes:
         location: Where the table's data is.
@@ -103,7 +103,7 @@ class _Inspection:
         }
 
 
-def inspect(
+def inspect(  # noqa: PLR0913 - options of the command
     table: TableName,
     key: Annotated[
         list[str],
@@ -208,7 +208,7 @@ def _by_spark(
 
 
 def _bounded_columns(schema: StructType, files: int) -> list[str]:
-    """The columns that are looked at if none is named; none in tables of many files."""
+    """Return the columns to inspect if none is named; none in tables of many files."""
     from deltaweave.delta.log import are_bounded
 
     if files > _FILES_OF_ALL_COLUMNS:
@@ -230,7 +230,7 @@ def _as_table(overlaps: list[KeyOverlap]) -> Shown:
 
 
 def _files_by_size(snapshot: TableSnapshot) -> dict[int, int]:
-    """The number of files by the power of two at which their sizes begin."""
+    """Return the number of files by the power of two at which their sizes begin."""
     from pyspark.sql import functions as F
 
     from deltaweave.delta.jvm import grouped
@@ -263,7 +263,7 @@ def history(
     For a table on a disk, the log is read without Spark.
     """
     check_plot(plot)
-    merges: Sequence[Commit | Row] | None = None
+    merges: Sequence[CommitOnDisk | Row] | None = None
     with reading_disk(table):
         found = commits_on_disk(table, conf)
         if found is not None:
@@ -291,7 +291,7 @@ def history(
     Console(highlight=False).print(shown)
 
 
-def _as_json(merge: Commit | Row) -> dict[str, Any]:
+def _as_json(merge: CommitOnDisk | Row) -> dict[str, Any]:
     metrics = {name: int(value) for name, value in (merge.operationMetrics or {}).items()}
     return {"version": merge.version, "timestamp": merge.timestamp.isoformat(), "metrics": metrics}
 
@@ -323,7 +323,7 @@ def plot_merges(merges: Sequence[Mapping[str, Any]], table: str, path: Path) -> 
     seconds.set_ylabel("seconds")
     seconds.set_xlabel("version that the merge committed")
     for axes in (rows, seconds):
-        _plain(axes)
+        _draw_plain_axes(axes)
     if len(versions) > 30:
         seconds.set_xticks(range(0, len(versions), len(versions) // 15))
     figure.savefig(path)
@@ -348,7 +348,7 @@ def plot_files(files: Mapping[int, int], small_bytes: int, table: str, path: Pat
     axes.set_xlabel(f"size of the file, at least; files below {_size(small_bytes)} are red")
     axes.set_ylabel("files")
     axes.set_title(f"Files of {table}", loc="left", fontweight="bold")
-    _plain(axes)
+    _draw_plain_axes(axes)
     figure.savefig(path)
 
 
@@ -359,7 +359,7 @@ def _figure(height: float) -> Figure:
     return Figure(figsize=(8, height), layout="constrained")
 
 
-def _plain(axes: Axes) -> None:
+def _draw_plain_axes(axes: Axes) -> None:
     """Draw lines for the values behind the bars, and no box around them."""
     axes.set_axisbelow(True)
     axes.grid(axis="y", color="#e3e5ea")

@@ -24,7 +24,7 @@ from deltaweave.cli.options import (
     Json,
     TableName,
     Verbose,
-    as_path_if_there,
+    as_path_if_exists,
     print_json,
     print_result,
     reading_disk,
@@ -70,7 +70,7 @@ def run_merge(
     """Run a MERGE statement, and print what it did."""
     import deltaweave
 
-    text = _text(statement, file)
+    text = _statement_text(statement, file)
     with working("Merging", conf, catalog, verbose=verbose) as spark:
         result = deltaweave.merge(spark, text, fallback="builtin" if builtin else None)
     print_result(result, json=json)
@@ -87,7 +87,7 @@ def explain_merge(
     """Print what a MERGE would do to its target now, and what would help. It writes nothing."""
     import deltaweave
 
-    text = _text(statement, file)
+    text = _statement_text(statement, file)
     with working("Planning", conf, catalog, verbose=verbose) as spark:
         plan = deltaweave.explain(spark, text)
     if json:
@@ -96,7 +96,7 @@ def explain_merge(
         print(plan)
 
 
-def _text(statement: str | None, file: Path | None) -> str:
+def _statement_text(statement: str | None, file: Path | None) -> str:
     if (statement is None) == (file is None):
         fail("Give a statement, - to read one from the standard input, or --file.", MISUSED)
     if file is not None:
@@ -115,13 +115,13 @@ def _text(statement: str | None, file: Path | None) -> str:
     return text.strip().removesuffix(";")
 
 
-def apply_changes(
+def apply_changes_command(  # noqa: PLR0913 - options of the command
     table: TableName,
     source: Annotated[
         str,
         typer.Argument(
             help="The events: files by their path (with a slash, or here), or a table by its name.",
-            callback=as_path_if_there,
+            callback=as_path_if_exists,
         ),
     ],
     key: Annotated[
@@ -210,7 +210,7 @@ def apply_changes(
         working("Applying changes", conf, catalog, verbose=verbose) as spark,
         _naming_column(spark, source, format, schema, options),
     ):
-        _check_place(spark, table)
+        _check_table(spark, table)
         result = deltaweave.apply_changes(
             spark,
             table,
@@ -248,7 +248,7 @@ def _naming_column(
         raise
 
 
-def _check_place(spark: SparkSession, table: str) -> None:
+def _check_table(spark: SparkSession, table: str) -> None:
     """Refuse a name without a table: its data would be in this command's temporary directory."""
     from deltaweave import Table
 
@@ -370,7 +370,7 @@ def maintain(
     What was done before an error is printed, too.
     """
     from deltaweave import Table
-    from deltaweave.engine.phases import tell
+    from deltaweave.engine.phases import notify
     from deltaweave.maintenance import OPERATIONS, UpkeepPolicy
 
     for name in only:
@@ -382,7 +382,7 @@ def maintain(
     try:
         with working("Opening the table", conf, catalog, verbose=verbose) as spark:
             for name in only or OPERATIONS:
-                tell(name.replace("_", " "))
+                notify(name.replace("_", " "))
                 done[name] = OPERATIONS[name](Table(spark, table), UpkeepPolicy())
     finally:
         if done:

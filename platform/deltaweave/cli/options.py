@@ -56,7 +56,7 @@ Plot = Annotated[
 ]
 
 
-def as_path_if_there(given: str) -> str:
+def as_path_if_exists(given: str) -> str:
     """Resolve a path, a table's name, or the name of a directory or file here.
 
     >>> as_path_if_there("sales.orders"), as_path_if_there("/lake/orders")
@@ -70,7 +70,7 @@ TableName = Annotated[
     str,
     typer.Argument(
         help="A table's path (with a slash, or of a directory here) or name.",
-        callback=as_path_if_there,
+        callback=as_path_if_exists,
     ),
 ]
 
@@ -84,14 +84,14 @@ def working(
     `what` names the work, e.g. "Merging". `catalog` is the session's current catalog; None leaves
     it as it is.
     """
-    from deltaweave.engine.phases import telling
+    from deltaweave.engine.phases import listening
 
     with Steps() as steps:
         steps.begin("Starting Spark")
         with quiet_session(conf, verbose=verbose) as spark:
             steps.begin(what)
             try:
-                with _current(spark, catalog), steps.showing_tasks(spark), telling(steps.begin):
+                with _current(spark, catalog), steps.showing_tasks(spark), listening(steps.begin):
                     yield spark
             except DeltaweaveError as error:
                 steps.end()

@@ -48,7 +48,7 @@ def init(
     if problem is not None:
         fail(problem, MISUSED)
     try:
-        _write(directory, name)
+        _write_project(directory, name)
     except OSError as error:
         fail(f"{directory} cannot be written: {error.strerror}.", FAILED)
     print(
@@ -90,16 +90,16 @@ def _problem_of_directory(directory: Path) -> str | None:
     return None
 
 
-def _write(directory: Path, package: str) -> None:
+def _write_project(directory: Path, package: str) -> None:
     """Write all files of the project, or none of them."""
     from deltaweave import __version__
 
     is_new = not directory.exists()
     directory.mkdir(parents=True, exist_ok=True)
     try:
-        for place, template in _templates(files("deltaweave.cli") / _TEMPLATES, Path()):
+        for path, template in _templates(files("deltaweave.cli") / _TEMPLATES, Path()):
             file = directory / Path(
-                *(package if part == "package" else part for part in place.parts)
+                *(package if part == "package" else part for part in path.parts)
             )
             file.parent.mkdir(parents=True, exist_ok=True)
             text = Template(template.read_text(encoding="utf-8"))
@@ -112,10 +112,10 @@ def _write(directory: Path, package: str) -> None:
         raise
 
 
-def _templates(folder: Traversable, place: Path) -> Iterator[tuple[Path, Traversable]]:
+def _templates(folder: Traversable, path: Path) -> Iterator[tuple[Path, Traversable]]:
     """Yield the templates under a folder, each with its file's path in the project."""
     for each in folder.iterdir():
         if each.is_dir():
-            yield from _templates(each, place / each.name)
+            yield from _templates(each, path / each.name)
         elif each.name.endswith(_SUFFIX):
-            yield place / each.name.removesuffix(_SUFFIX), each
+            yield path / each.name.removesuffix(_SUFFIX), each

@@ -51,7 +51,7 @@ def stop(
 
 @dataclass(frozen=True)
 class Asked:
-    """What a driver answered.
+    """The answer of a driver.
 
     Attributes:
         pid: Process id of its keeper.
@@ -70,19 +70,19 @@ def stop_drivers(*, also_in_use: bool) -> list[Asked]:
     `also_in_use` stops those that processes use, too: their runs then fail.
     """
     asked = []
-    for place in sockets():
-        answer = _asked(place, "also in use" if also_in_use else "if idle")
+    for socket_path in sockets():
+        answer = _asked(socket_path, "also in use" if also_in_use else "if idle")
         if answer is not None:
             asked.append(answer)
     return asked
 
 
-def _asked(place: Path, what: str) -> Asked | None:
+def _asked(socket_path: Path, what: str) -> Asked | None:
     """Ask the keeper at a socket; None if there is none, or one of another release."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_SECONDS_FOR_AN_ANSWER)
         try:
-            connection.connect(str(place))
+            connection.connect(str(socket_path))
             check_peer(connection)
             connection.sendall(json.dumps({"stop": what}).encode() + b"\n")
             with connection.makefile("r", encoding="utf-8") as stream:
@@ -93,11 +93,11 @@ def _asked(place: Path, what: str) -> Asked | None:
         return None
     answer = json.loads(line)
     if answer["stops"]:
-        _wait_until_gone(place)
+        _wait_until_removed(socket_path)
     return Asked(answer["pid"], answer["clients"], answer["stops"])
 
 
-def _wait_until_gone(place: Path) -> None:
+def _wait_until_removed(socket_path: Path) -> None:
     end = time.monotonic() + _SECONDS_FOR_AN_ANSWER
-    while place.exists() and time.monotonic() < end:
+    while socket_path.exists() and time.monotonic() < end:
         time.sleep(0.05)

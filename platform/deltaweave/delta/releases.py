@@ -80,7 +80,6 @@ def reads_cached_rows(node: JavaObject, rows: DataFrame) -> bool:
 
     Args:
         node: Delta's resolved MERGE node.
-        rows: The rows.
     """
     if Jvm.of(rows.sparkSession).delta_line >= (4, 1):
         return bool(node.planContainsCachedRelation(rows._jdf))
@@ -132,9 +131,7 @@ def tracked_metadata(spark: SparkSession, owner: str, name: str) -> JavaObject:
     (`log.features`).
 
     Args:
-        spark: The session.
         owner: Delta's object of the kind: `RowId` or `RowCommitVersion`.
-        name: The column's name.
     """
     found = Jvm.singleton(Jvm.of(spark).delta, owner)
     has_field_id = (False,) if Jvm.of(spark).delta_line >= (4, 1) else ()
@@ -162,9 +159,7 @@ def actions_of_vectors(
     Since Delta 4.1, that takes the number of characters that statistics keep.
 
     Args:
-        spark: The session.
         marked: A Scala Seq of Delta's files with their new vectors.
-        snapshot: The version that they are of.
         string_prefix_length: How many characters of a text statistics keep.
     """
     commands = Jvm.of(spark).delta.commands
@@ -181,7 +176,6 @@ def check_type_widening(
     Since Delta 4.4, the error names the table.
 
     Args:
-        spark: The session.
         before: What has protocol and metadata as they were when the statement was resolved.
         transaction: Delta's transaction, which has both as they are now.
     """

@@ -1,8 +1,8 @@
-"""The boundary between the engine's Python and Spark: what an attempt cannot do, Spark does.
+"""Run an attempt; if it fails, warn and let Spark do the work.
 
-While nothing is written, no error of an attempt decides a merge, unless it is the merge's answer:
-Spark would give it too, or the caller asked to stop. Whoever writes deletes what was written before
-the error comes here. The first task that finds no pyarrow or numpy on executors is the last.
+No error of an attempt fails a merge, unless Spark would raise it too or the caller asked to stop.
+Code that writes deletes its files before it raises. After a task that finds no pyarrow or numpy on
+executors, no other is tried.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SPARK_DOES_THE_MERGE = "Spark does the merge"
-"""What is done where the local backend cannot do a small merge by itself."""
+"""What happens where the local backend declines a small merge."""
 
 _ANSWERS = (
     AmbiguousMatchError,
@@ -62,11 +62,17 @@ _IS_MISSING = re.compile(
 _LACKING: WeakKeyDictionary[SparkContext, set[str]] = WeakKeyDictionary()
 
 
-def attempted(table: str, otherwise: str, attempt: Callable[[], _Result]) -> _Result | None:
+def attempted(
+    table: str,
+    otherwise: str,
+    attempt: Callable[[], _Result],
+    *,
+    passing: type[Exception] | tuple[()] = (),
+) -> _Result | None:
     """Run an attempt; return its result, None if it is refused or fails and Spark must do the work.
 
-    `otherwise` says what is done then, e.g. "Spark does the merge". An attempt that raises leaves
-    nothing written.
+    `otherwise` says what happens in that case, e.g. "Spark does the merge". An attempt that raises
+    leaves nothing written. Errors of the class `passing` are raised.
 
     Raises:
         DeltaweaveError: The error is the merge's answer. An interrupt is raised, too.
@@ -74,6 +80,8 @@ def attempted(table: str, otherwise: str, attempt: Callable[[], _Result]) -> _Re
     try:
         with raise_hidden_interrupts(), translated(table):
             return attempt()
+    except passing:
+        raise
     except NotRewritableError as refused:
         logger.info("%s: %s: %s", table, otherwise, refused)
     except Exception as error:

@@ -27,10 +27,10 @@ def clause_taken(merge: ResolvedMerge) -> Column:
     Each condition is computed once per joined row. For a joined row without a source row, the WHEN
     NOT MATCHED BY SOURCE clauses decide.
     """
-    place = {id(clause): i for i, clause in enumerate(merge.clauses)}
+    index = {id(clause): i for i, clause in enumerate(merge.clauses)}
 
     def taken(clause: ResolvedClause) -> Column:
-        number = constant(merge.spark, place[id(clause)])
+        number = constant(merge.spark, index[id(clause)])
         if merge.skips_unchanged and clause.action == "update":
             return F.when(changes_nothing(merge, clause), NO_CLAUSE).otherwise(number)
         return number
@@ -61,14 +61,14 @@ def asked_after_join(merge: ResolvedMerge, clause: Column) -> Column:
     return F.when(unique_number(merge.spark) >= 0, clause)
 
 
-def insert_places(merge: ResolvedMerge) -> list[int]:
+def insert_indexes(merge: ResolvedMerge) -> list[int]:
     """Return the indexes of the insert clauses in the statement."""
     return [i for i, clause in enumerate(merge.clauses) if clause.action == "insert"]
 
 
 def first_insert(merge: ResolvedMerge) -> Column:
     """Return the index of the first insert clause that takes an unmatched source row, or -1."""
-    return _first_place(merge, "not_matched")
+    return _first_index(merge, "not_matched")
 
 
 def first_match(merge: ResolvedMerge) -> Column:
@@ -76,21 +76,21 @@ def first_match(merge: ResolvedMerge) -> Column:
 
     It is known without the matches if all conditions are of the source alone.
     """
-    return _first_place(merge, "matched")
+    return _first_index(merge, "matched")
 
 
-def _first_place(merge: ResolvedMerge, kind: str) -> Column:
+def _first_index(merge: ResolvedMerge, kind: str) -> Column:
     taken: Column | None = None
     for i, clause in reversed(list(enumerate(merge.clauses))):
         if clause.kind == kind:
-            taken = _place_if(merge, clause.condition, i, taken)
+            taken = _index_if(merge, clause.condition, i, taken)
     return constant(merge.spark, NO_CLAUSE) if taken is None else taken
 
 
-def _place_if(
-    merge: ResolvedMerge, condition: Column | None, place: int, otherwise: Column | None
+def _index_if(
+    merge: ResolvedMerge, condition: Column | None, index: int, otherwise: Column | None
 ) -> Column:
-    number = constant(merge.spark, place)
+    number = constant(merge.spark, index)
     if condition is None:
         return number
     none = constant(merge.spark, NO_CLAUSE) if otherwise is None else otherwise
@@ -122,16 +122,15 @@ def updated(
     """Return the columns' values after the update clause that takes the row, if one does.
 
     Args:
-        merge: The statement.
-        before: The columns' values before it.
+        before: The columns' values before the merge.
         and_inserted: Whether the values of insert clauses are applied, too.
     """
     actions = ("update", "insert") if and_inserted else ("update",)
     after = []
-    for place, value in enumerate(before):
+    for index, value in enumerate(before):
         for i, clause in enumerate(merge.clauses):
             if clause.action in actions:
-                value = F.when(F.col(CLAUSE) == i, clause.values[place]).otherwise(value)
+                value = F.when(F.col(CLAUSE) == i, clause.values[index]).otherwise(value)
         after.append(value)
     return after
 
@@ -180,19 +179,18 @@ def evolved_columns(
 
     Args:
         columns: The target's columns, in the order of `old`.
-        old: Their schema.
         new: The evolved schema: `old` with columns, nested fields or wider types added.
         case_sensitive: Whether names differing in case are different (`spark.sql.caseSensitive`).
     """
-    known = {_key(field.name, case_sensitive): i for i, field in enumerate(old.fields)}
+    known = {_name_key(field.name, case_sensitive): i for i, field in enumerate(old.fields)}
     evolved = []
     for field in new.fields:
-        place = known.get(_key(field.name, case_sensitive))
-        if place is None:
+        index = known.get(_name_key(field.name, case_sensitive))
+        if index is None:
             evolved.append(F.lit(None).cast(field.dataType))
         else:
-            was = old.fields[place].dataType
-            evolved.append(_evolve(columns[place], was, field.dataType, case_sensitive))
+            was = old.fields[index].dataType
+            evolved.append(_evolve(columns[index], was, field.dataType, case_sensitive))
     return evolved
 
 
@@ -223,16 +221,16 @@ def _evolve(value: Column, old: DataType, new: DataType, case_sensitive: bool) -
 def _evolved_field(
     struct: Column, field: StructField, old: StructType, case_sensitive: bool
 ) -> Column:
-    wanted = _key(field.name, case_sensitive)
+    wanted = _name_key(field.name, case_sensitive)
     for known in old.fields:
-        if _key(known.name, case_sensitive) == wanted:
+        if _name_key(known.name, case_sensitive) == wanted:
             return _evolve(
                 struct.getField(known.name), known.dataType, field.dataType, case_sensitive
             )
     return F.lit(None).cast(field.dataType)
 
 
-def _key(name: str, case_sensitive: bool) -> str:
+def _name_key(name: str, case_sensitive: bool) -> str:
     return name if case_sensitive else name.lower()
 
 
@@ -251,11 +249,10 @@ def with_broken(
     """Add to the rows whether one of the conditions is false or null for the values.
 
     Args:
-        rows: Rows with none but the engine's own columns.
+        rows: Rows with the engine's own columns alone.
         values: The column with the values (struct of `v0`, `v1`, … in the order of the names).
         names: The names by which the conditions know them.
-        conditions: At least one.
-        broken: The name of the new column (boolean).
+        conditions: One condition at least.
     """
     kept = rows.columns
     named = [F.col(f"{values}.v{i}").alias(name) for i, name in enumerate(names)]

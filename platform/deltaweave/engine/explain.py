@@ -16,7 +16,7 @@ from deltaweave.engine.backends import (
     local_eligibility,
     may_find_by_keys,
 )
-from deltaweave.engine.merge_run import MergeRun, MergeSettings, Preconditions
+from deltaweave.engine.merge_run import ANY_VERSION, MergeRun, MergeSettings
 from deltaweave.engine.phases import Phases
 from deltaweave.engine.prune import candidate_files, files_by_conditions, stored_index
 from deltaweave.engine.source import PreparedSource, SourceKeys, prepared_source, source_keys
@@ -98,7 +98,7 @@ class MergePlan:
         )
 
 
-def explain(merge: ResolvedMerge) -> MergePlan:
+def explain_resolved(merge: ResolvedMerge) -> MergePlan:
     """Plan a resolved merge: read the source, and the target's file list and statistics.
 
     Raises:
@@ -114,7 +114,7 @@ def _explained(merge: ResolvedMerge) -> MergePlan:
         transaction.refuse_unsupported()
         transaction.evolve_schema()  # in this transaction alone, which nobody commits
         with prepared_source(merge, attempt=1) as source:
-            run = MergeRun(transaction, source, settings, Preconditions(), Phases(merge.spark))
+            run = MergeRun(transaction, source, settings, ANY_VERSION, Phases(merge.spark))
             considered = files_by_conditions(transaction)
             keys = source_keys(merge, source, considered)
             return _plan(run, keys, considered, candidate_files(run, keys, considered))
@@ -156,7 +156,7 @@ def _plan(run: MergeRun, keys: SourceKeys, considered: FileList, scanned: FileLi
         touched_files=touched,
         join=_join(run, keys),
         write_amplification=amplification,
-        advice=_advice(run.transaction, keys, considered, scanned, strategy, amplification),
+        advice=_advice(run.transaction, keys, considered, scanned, amplification),
     )
 
 
@@ -181,7 +181,6 @@ def _advice(
     keys: SourceKeys,
     considered: FileList,
     scanned: FileList,
-    strategy: Strategy,
     amplification: float | None,
 ) -> str:
     merge = transaction.merge

@@ -22,7 +22,6 @@ def table_format(transaction: Transaction, columns: Sequence[WritableColumn]) ->
     """Return what new files of the table look like; Spark's settings choose the compression.
 
     Args:
-        transaction: The merge's transaction.
         columns: The columns in the table's files, as `written_columns` gives them.
     """
     compression, extension = codec(transaction)

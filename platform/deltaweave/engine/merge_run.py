@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from pyspark.sql import SparkSession
 
@@ -44,8 +44,6 @@ class MergeRun:
 
     Attributes:
         transaction: The transaction that reads the target and is to commit the changes.
-        source: The prepared source.
-        settings: The settings of the session.
         preconditions: What must still hold of the table at the commit.
         phases: The phases, timed as they run.
     """
@@ -73,7 +71,7 @@ class MergeRun:
 
 @dataclass(frozen=True)
 class Preconditions:
-    """What the caller wants to hold; `deltaweave.merge` describes the options.
+    """Conditions that must hold at the commit; see `deltaweave.merge`.
 
     Attributes:
         idempotency: The transaction id that the commit adds, or None.
@@ -88,11 +86,28 @@ class Preconditions:
     computed_from: int | None = None
     lease: Lease | None = None
 
+    @classmethod
+    def of(
+        cls,
+        idempotency: tuple[str, int] | None,
+        applied_before: int | None,
+        computed_from: int | None,
+        lease: Lease | None,
+    ) -> Preconditions:
+        """Return the preconditions that the arguments of `deltaweave.merge` ask for."""
+        transaction_id = None if idempotency is None else TransactionId(*idempotency)
+        return cls(transaction_id, applied_before, computed_from, lease)
+
+    @property
+    def given(self) -> list[str]:
+        """The names of the preconditions that the caller gave."""
+        return [each.name for each in fields(self) if getattr(self, each.name) is not None]
+
     @property
     def transaction_ids(self) -> dict[str, int]:
         """The versions that the commit adds, by their application ids."""
-        pair = {} if self.idempotency is None else dict([self.idempotency])
-        return pair if self.lease is None else {**pair, **self.lease.marks}
+        own = {} if self.idempotency is None else dict([self.idempotency])
+        return own if self.lease is None else {**own, **self.lease.marks}
 
     @property
     def must_commit(self) -> bool:
@@ -108,19 +123,19 @@ class Preconditions:
         return ids if lease is None else [*ids, lease]
 
     def is_applied(self, transaction: Transaction) -> bool:
-        """Return whether the table holds the idempotency pair, or a later version of its id.
+        """Return whether the table holds the transaction id, or a later version of it.
 
-        Fail where it holds neither the pair nor the version `applied_before`.
+        Fail where it holds neither the id nor the version `applied_before`.
         """
         if self.idempotency is None:
             return False
-        application, applied = self.idempotency
-        table, pair = transaction.merge.table, (application, applied)
-        held = transaction.last_applied(application)
-        version = transaction.version
-        if not is_applied(pair, held, self.applied_before, table=table, version=version):
+        table, version = transaction.merge.table, transaction.version
+        held = transaction.last_applied(self.idempotency.application_id)
+        if not is_applied(
+            self.idempotency, held, self.applied_before, table=table, version=version
+        ):
             return False
-        logger.info("%s: %s was applied before", table, pair)
+        logger.info("%s: %s was applied before", table, tuple(self.idempotency))
         return True
 
     def check_lease(self, transaction: Transaction) -> None:
@@ -140,20 +155,48 @@ class Preconditions:
             )
 
 
+ANY_VERSION = Preconditions()
+"""No precondition."""
+
+
+@dataclass(frozen=True)
+class Switch:
+    """The value of a setting that is `auto`, `true` or `false`; any other text means `false`."""
+
+    setting: str
+    text: str
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether the engine decides by what it costs."""
+        return self.text == "auto"
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether costs do not count."""
+        return self.text == "true"
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the setting allows what it is for."""
+        is_allowed = self.is_auto or self.is_forced
+        return YES if is_allowed else no(f"{self.setting} is {self.text}")
+
+
 @dataclass(frozen=True)
 class MergeSettings:
     """The settings of one merge.
 
     Attributes:
-        local: The value of `ON_DRIVER`.
-        in_place: The value of `REWRITE_IN_PLACE`.
+        local: Whether the local backend may work (`ON_DRIVER`).
+        in_place: Whether files may be copied in place (`REWRITE_IN_PLACE`).
         max_marked_fraction: The value of `MAX_MARKED_FRACTION`, or its default.
         max_commits: Maximum calls of Delta's commit.
         max_runs: Maximum runs of the merge.
     """
 
-    local: str
-    in_place: str
+    local: Switch
+    in_place: Switch
     max_marked_fraction: float
     max_commits: int
     max_runs: int
@@ -164,20 +207,12 @@ class MergeSettings:
         commits = int(number_setting(spark, MAX_COMMIT_ATTEMPTS, otherwise=-1, is_whole=True))
         default = limits.DEFAULT_MAX_MARKED_FRACTION
         return cls(
-            local=(spark.conf.get(ON_DRIVER, "auto") or "auto").lower(),
-            in_place=(spark.conf.get(REWRITE_IN_PLACE, "auto") or "auto").strip().lower(),
+            local=Switch(ON_DRIVER, (spark.conf.get(ON_DRIVER, "auto") or "auto").lower()),
+            in_place=Switch(
+                REWRITE_IN_PLACE,
+                (spark.conf.get(REWRITE_IN_PLACE, "auto") or "auto").strip().lower(),
+            ),
             max_marked_fraction=number_setting(spark, MAX_MARKED_FRACTION, otherwise=default),
             max_commits=limits.DEFAULT_COMMIT_ATTEMPTS if commits < 0 else commits,
             max_runs=limits.DEFAULT_RUNS if commits < 0 else commits,
         )
-
-    @property
-    def allows_local(self) -> Verdict:
-        """Whether the local backend may work; any value other than the three means `false`."""
-        return YES if self.local in ("auto", "true") else no(f"{ON_DRIVER} is {self.local}")
-
-    @property
-    def allows_in_place(self) -> Verdict:
-        """Whether files may be copied in place; any value other than the three means `false`."""
-        allowed = self.in_place in ("auto", "true")
-        return YES if allowed else no(f"{REWRITE_IN_PLACE} is {self.in_place}")

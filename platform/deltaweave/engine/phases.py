@@ -23,7 +23,7 @@ _listener: ContextVar[Callable[[str], object] | None] = ContextVar("listener", d
 
 
 @contextmanager
-def telling(listener: Callable[[str], object]) -> Iterator[None]:
+def listening(listener: Callable[[str], object]) -> Iterator[None]:
     """Report the status of each phase that begins in the block, in the thread of the merge.
 
     Args:
@@ -37,7 +37,7 @@ def telling(listener: Callable[[str], object]) -> Iterator[None]:
         _listener.reset(before)
 
 
-def tell(status: str) -> None:
+def notify(status: str) -> None:
     """Report a status to the listener, if there is one."""
     listener = _listener.get()
     if listener is not None:
@@ -50,7 +50,7 @@ class Phases:
 
     Attributes:
         spark: The session the merge runs in.
-        times_ms: Time spent, in ms, by the metric name of the phase.
+        times_ms: Milliseconds by metric name.
     """
 
     spark: SparkSession
@@ -66,7 +66,7 @@ class Phases:
             metric: The timing metric to which the block's time is added. At least 1 ms is added,
                 so that 0 means that the phase did not run.
         """
-        tell(status)
+        notify(status)
         started = time.perf_counter()
         logger.debug("%s: %s", operation, status)
         try:

@@ -237,7 +237,7 @@ class MergeResult:
 
     @property
     def was_applied_before(self) -> bool:
-        """Whether nothing was done because the table held the idempotency pair."""
+        """Whether nothing was done because the table held the transaction id."""
         return self.strategy == StrategyName.ALREADY_APPLIED.value
 
     def then(self, later: MergeResult) -> MergeResult:

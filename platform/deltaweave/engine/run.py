@@ -18,11 +18,9 @@ from dataclasses import replace
 
 from deltaweave.delta.commit import (
     AfterCommit,
-    Lease,
-    TransactionId,
     check_since_analysis,
-    reset_session_pair,
-    session_pair,
+    reset_session_transaction_id,
+    session_transaction_id,
     transaction_on,
 )
 from deltaweave.delta.jvm import own_session, translated
@@ -30,7 +28,7 @@ from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine.attempts import warnings_noted
 from deltaweave.engine.backends import DeclinedError, LocalBackend, SparkBackend
 from deltaweave.engine.commit import CommitLoop, merge_result
-from deltaweave.engine.merge_run import MergeRun, MergeSettings, Preconditions
+from deltaweave.engine.merge_run import ANY_VERSION, MergeRun, MergeSettings, Preconditions
 from deltaweave.engine.phases import Phases
 from deltaweave.engine.report import MergeMetrics, MergeResult, StrategyName, TouchedFiles
 from deltaweave.engine.source import check_same_source
@@ -38,42 +36,30 @@ from deltaweave.engine.staged import Staged
 from deltaweave.engine.strategies import choose_strategy
 
 
-def run(
-    merge: ResolvedMerge,
-    idempotency: tuple[str, int] | None = None,
-    applied_before: int | None = None,
-    computed_from: int | None = None,
-    lease: Lease | None = None,
-) -> MergeResult:
+def run(merge: ResolvedMerge, preconditions: Preconditions = ANY_VERSION) -> MergeResult:
     """Run a resolved merge and commit it.
 
-    Args:
-        merge: The statement, resolved in this session.
-        idempotency: An (application id, version) pair for the same commit. If the table already
-            holds that version of the id or a later one, nothing is done. By default the pair that
-            the session sets for its writes, if any.
-        applied_before: The version of that id that the table must still hold at the commit, -1 for
-            none.
-        computed_from: The version of the target that the merge must read.
-        lease: What the target must still hold at the commit, and the commit adds to it.
+    Without a transaction id in its preconditions, a merge takes the one that the session sets for
+    its writes, if any.
 
     Raises:
         CommitStateUnknownError: The commit failed, and whether it landed is unknown.
         DeltaweaveError: Another subclass that says what happened; nothing was committed.
     """
-    pair = idempotency or session_pair(merge.spark, table=merge.table)
-    applied = None if pair is None else TransactionId(*pair)
-    preconditions = Preconditions(applied, applied_before, computed_from, lease)
+    of_session = None
+    if preconditions.idempotency is None:
+        of_session = session_transaction_id(merge.spark, table=merge.table)
+        preconditions = replace(preconditions, idempotency=of_session)
     with warnings_noted() as fallbacks, own_session(merge.spark) as own:
         statement = merge.in_session(own)
         settings = MergeSettings.read(statement.spark)
         result = CommitLoop(_phases, preconditions, settings).run(statement)
     result = replace(result, warnings=(*fallbacks, *result.warnings))
-    if idempotency is not None or pair is None:
+    if of_session is None:
         return result
     afterwards = AfterCommit(merge.table, result.version, list(result.warnings))
     with afterwards.step("resetting the session's idempotency pair"):
-        reset_session_pair(merge.spark)
+        reset_session_transaction_id(merge.spark)
     return replace(result, warnings=tuple(afterwards.warnings))
 
 

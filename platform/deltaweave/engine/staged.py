@@ -20,7 +20,7 @@ from deltaweave.engine.report import MERGE_METRICS, MergeMetrics, StrategyName
 
 @dataclass(frozen=True)
 class Staged:
-    """What a merge wrote. The table shows none of it before the commit.
+    """The output of a merge. The table shows none of it before the commit.
 
     Attributes:
         run: The run that wrote it, with the transaction that may commit it.
@@ -75,23 +75,23 @@ class Staged:
         return bool(len(self.touched) or len(self.new_files))
 
     def commit(self, metrics: MergeMetrics, lock: TableLock) -> Committed:
-        """Commit it.
+        """Commit the staged files.
 
         Raises:
             CommitConflictError: Another commit changed what the merge read.
-            CommitStateUnknownError: It failed, and whether it landed is unknown.
+            CommitStateUnknownError: The commit failed, and whether it landed is unknown.
         """
         return self.run.transaction.commit(
             removed=self.removed,
             marked=self.marked.actions if self.marked is not None else None,
             written=self.written,
             metrics=metrics,
-            marks=self.run.preconditions.transaction_ids,
+            transaction_ids=self.run.preconditions.transaction_ids,
             held=lock,
         )
 
     def discard(self, *, unless_in: Staged | None = None) -> None:
-        """Delete its new files, except those that another output has, too."""
+        """Delete the new files, except files shared with `unless_in`."""
         kept = () if unless_in is None else unless_in.new_files.paths
         if self.written is not None:
             self.run.transaction.own_files.delete(self.new_files.excluding(set(kept)))

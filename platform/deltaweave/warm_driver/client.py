@@ -115,13 +115,13 @@ class Attachment:
 
     Attributes:
         session: The session of this process.
-        place: The address of the driver, with its log.
+        driver_address: The address of the driver, with its log.
         driver: Process id of the driver's keeper.
         connection: The connection by which keeper and process see that the other has ended.
     """
 
     session: SparkSession
-    place: Address
+    driver_address: Address
     driver: int
     connection: socket.socket
 
@@ -152,10 +152,12 @@ def attach(
     spark_conf = dict(spark_conf or {})
     # Python workers must run the interpreter that holds this environment's packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    place = address(local_conf(spark_conf))
+    driver_address = address(local_conf(spark_conf))
     with _lock:
         if _attachment is not None and not _attachment.is_alive():
-            logger.warning("The warm driver has ended; its log is %s.", _attachment.place.log)
+            logger.warning(
+                "The warm driver has ended; its log is %s.", _attachment.driver_address.log
+            )
             _attachment.session.sparkContext.stop()
             _attachment = None
         if _attachment is None:
@@ -163,26 +165,28 @@ def attach(
                 raise WarmDriverError("this process has a Spark of its own already.")
             settings = {
                 "spark_conf": spark_conf,
-                "socket": str(place.socket),
+                "socket": str(driver_address.socket),
                 "idle_seconds": idle_seconds,
                 "orphaned_seconds": orphaned_seconds,
             }
-            _attachment = _attach(place, name, settings)
-        elif _attachment.place != place:
+            _attachment = _attach(driver_address, name, settings)
+        elif _attachment.driver_address != driver_address:
             raise WarmDriverError("this process is attached to one of another configuration.")
         return _attachment
 
 
-def _attach(place: Address, name: str, settings: Mapping[str, Any]) -> Attachment:
+def _attach(driver_address: Address, name: str, settings: Mapping[str, Any]) -> Attachment:
 
     hello = {"name": name, "owner": os.getppid(), "idle_seconds": settings["idle_seconds"]}
-    with place.locked():
-        found = _greet(place, hello)
+    with driver_address.locked():
+        found = _greet(driver_address, hello)
         if found is None:
-            _start(place, settings)
-            found = _greet(place, hello)
+            _start(driver_address, settings)
+            found = _greet(driver_address, hello)
     if found is None:
-        raise WarmDriverError(f"it ended as soon as it had started; its log is {place.log}.")
+        raise WarmDriverError(
+            f"it ended as soon as it had started; its log is {driver_address.log}."
+        )
     connection, answer = found
     try:
         session = attached_session(answer["port"], answer["secret"], answer["name"])
@@ -192,16 +196,18 @@ def _attach(place: Address, name: str, settings: Mapping[str, Any]) -> Attachmen
         connection.close()
         forget_gateway()
         raise
-    logger.info("Attached to the warm driver %s; its log is %s.", answer["pid"], place.log)
-    return Attachment(session, place, answer["pid"], connection)
+    logger.info("Attached to the warm driver %s; its log is %s.", answer["pid"], driver_address.log)
+    return Attachment(session, driver_address, answer["pid"], connection)
 
 
-def _greet(place: Address, hello: Mapping[str, Any]) -> tuple[socket.socket, dict[str, Any]] | None:
+def _greet(
+    driver_address: Address, hello: Mapping[str, Any]
+) -> tuple[socket.socket, dict[str, Any]] | None:
     """Connect to the keeper; return the connection and its answer, None if no keeper answers."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(_SECONDS_FOR_AN_ANSWER)
     try:
-        connection.connect(str(place.socket))
+        connection.connect(str(driver_address.socket))
         check_peer(connection)
         connection.sendall(json.dumps(hello).encode() + b"\n")
         with connection.makefile("r", encoding="utf-8") as stream:
@@ -211,7 +217,7 @@ def _greet(place: Address, hello: Mapping[str, Any]) -> tuple[socket.socket, dic
         raise
     except TimeoutError:
         connection.close()
-        raise WarmDriverError(f"it does not answer; its log is {place.log}.") from None
+        raise WarmDriverError(f"it does not answer; its log is {driver_address.log}.") from None
     except OSError:  # no such socket, or the one of a keeper that was killed
         line = ""
     if not line:
@@ -220,14 +226,14 @@ def _greet(place: Address, hello: Mapping[str, Any]) -> tuple[socket.socket, dic
     answer = json.loads(line)
     if "error" in answer:
         connection.close()
-        raise WarmDriverError(f"it serves nobody: {answer['error']} (log: {place.log})")
+        raise WarmDriverError(f"it serves nobody: {answer['error']} (log: {driver_address.log})")
     connection.settimeout(None)
     return connection, answer
 
 
-def _start(place: Address, settings: Mapping[str, Any]) -> None:
+def _start(driver_address: Address, settings: Mapping[str, Any]) -> None:
     """Start a keeper that outlives this process, and wait until its driver runs."""
-    with place.emptied_log() as log:
+    with driver_address.emptied_log() as log:
         # The keeper has its own session, so signals to this process's group do not reach it.
         keeper = subprocess.Popen(
             [sys.executable, "-m", "deltaweave.warm_driver.keeper"],
@@ -244,7 +250,9 @@ def _start(place: Address, settings: Mapping[str, Any]) -> None:
         stdin.close()
         printed = stdout.readline()
     if printed != "ready\n":
-        raise WarmDriverError(f"it did not start: {_last_line(place.log)} (log: {place.log})")
+        raise WarmDriverError(
+            f"it did not start: {_last_line(driver_address.log)} (log: {driver_address.log})"
+        )
     keeper.returncode = 0  # not waited for: it outlives this process
 
 

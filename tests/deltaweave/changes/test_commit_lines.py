@@ -38,7 +38,7 @@ class LogOfTest:
 
     commits: Sequence[Written | None]
     apart: timedelta = HOUR
-    place: str = field(default_factory=lambda: f"log {next(_places)}")
+    location: str = field(default_factory=lambda: f"log {next(_places)}")
 
     def commit(self, version: int) -> Commit | None:
         written = self._written(version)

@@ -123,7 +123,7 @@ class Lake:
 
 def another_process() -> None:
     """Forget what this process looked at."""
-    side_table._looked_at.clear()
+    side_table._checked_until.clear()
 
 
 @pytest.mark.minutes

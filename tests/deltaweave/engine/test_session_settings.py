@@ -16,7 +16,7 @@ from pyspark.sql.types import BooleanType
 
 import deltaweave
 from deltaweave import MergeResult, Table, errors
-from deltaweave.delta.commit import rewrite_files, without_session_pair
+from deltaweave.delta.commit import rewrite_files, without_session_transaction_id
 from deltaweave.delta.jvm import IGNORING_FILES
 from deltaweave.engine import run
 from deltaweave.engine.merge_run import (
@@ -95,7 +95,7 @@ def test_the_sessions_pair_is_of_the_callers_writes_alone(table: Table) -> None:
     with configured(table.spark, {APPLICATION: "nightly", VERSION: "4"}):
         written = [table.write(rows, "append").version for _ in range(2)]
         table.write(rows.where("false"), "append", applied={"of another": 1})
-        with without_session_pair():
+        with without_session_transaction_id():
             table.delete("k = 2")
             table.write(rows.where("false"), "append")
     assert written == [table.version() - 3, None]

@@ -125,7 +125,7 @@ def test_the_source_is_materialized_for_the_reasons_of_delta(
     spark: SparkSession, tmp_path: Path, source: str, reason: str
 ) -> None:
     from deltaweave.delta.statement import analyzer
-    from deltaweave.engine.source.prepared import decide
+    from deltaweave.engine.source.prepared import materialization_of
 
     path = str(tmp_path / "table")
     write_table(spark, path, [(1, 10)], "k INT, v INT")
@@ -135,7 +135,7 @@ def test_the_source_is_materialized_for_the_reasons_of_delta(
         "WHEN MATCHED THEN UPDATE SET v = s.v"
     )
     merge = analyzer.resolve(analyzer.parse_statement(spark, text))
-    assert decide(merge) == (reason != "NOT_MATERIALIZED_AUTO", reason)
+    assert materialization_of(merge) == (reason != "NOT_MATERIALIZED_AUTO", reason)
 
 
 @pytest.mark.parametrize("mode", ["all", "none"])

@@ -95,7 +95,7 @@ _NO_POSITION = (
 )
 
 
-def debezium_changes(
+def debezium_changes(  # noqa: PLR0913 - the public options
     envelopes: DataFrame,
     *,
     schema: StructType | str,
@@ -271,7 +271,7 @@ def position(
     for field, data_type in POSITIONS[connector].items():
         at = F.col(SOURCE)[field].cast(data_type)
         if (connector, field) == ("mysql", "file"):
-            at = _in_order(at)
+            at = _sortable_name(at)
         before_all = F.lit(_BEFORE_ALL[data_type]).cast(data_type)
         of_row = (
             F.coalesce(at, before_all) if connector in _SNAPSHOTS_HAVE_POSITIONS else before_all
@@ -294,8 +294,8 @@ def position(
 def _is_of_snapshot(source: StructType | None) -> Column:
     """Return whether a snapshot read the row, also if a transform changed its `op`."""
     # ReadToInsertEvent makes an insert of what a snapshot read.
-    said = _optional(source, "snapshot", "string")
-    is_insert = (F.col(OPERATION) == "c") & F.lower(said).isin(*_SNAPSHOTS)
+    snapshot = _optional(source, "snapshot", "string")
+    is_insert = (F.col(OPERATION) == "c") & F.lower(snapshot).isin(*_SNAPSHOTS)
     return (F.col(OPERATION) == "r") | F.coalesce(is_insert, F.lit(False))
 
 
@@ -322,7 +322,7 @@ def _optional(source: StructType | None, field: str, data_type: str) -> Column:
     return (F.col(SOURCE)[field] if is_there else F.lit(None)).cast(data_type)
 
 
-def _in_order(file: Column) -> Column:
+def _sortable_name(file: Column) -> Column:
     """Return a binary log's name so that names are ordered as their numbers are.
 
     The servers write at least six digits. A name with more of them gets a `~`, which comes after

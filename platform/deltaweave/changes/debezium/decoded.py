@@ -37,7 +37,7 @@ from deltaweave.changes.debezium.envelopes import (
     ROW,
     SENT,
     SOURCE,
-    ChangedRows,
+    EnvelopeRows,
     Messages,
 )
 from deltaweave.changes.debezium.placeholders import Placeholder
@@ -65,7 +65,7 @@ def rows_of_structs(
     wanted: StructType,
     placeholder: Placeholder,
     units: Mapping[str, TimeUnit],
-) -> ChangedRows:
+) -> EnvelopeRows:
     """Return the rows of envelopes that a decoder made of Avro or Protobuf."""
     envelope = column(messages.value)
     _check_is_envelope(messages)
@@ -98,7 +98,7 @@ def rows_of_structs(
         missing[field.name] = ~_is_sent(field)
         known = placeholder.problem_of(field.name, F.col(SENT)[field.name], messages.place)
         columns[field.name] = read.unless(known)
-    return ChangedRows(rows, columns, missing, F.lit(None).cast("string"))
+    return EnvelopeRows(rows, columns, missing, F.lit(None).cast("string"))
 
 
 def _with_read(
@@ -272,8 +272,8 @@ def _is_any_lost(values: Column, read: Column, held: DataType, wanted: DataType)
 
 def _pairs(held: StructType, wanted: StructType) -> list[tuple[StructField, StructField]]:
     """Return the fields that both structs have."""
-    there = by_case(held)
-    return [(there[f.name.lower()], f) for f in wanted if f.name.lower() in there]
+    by_name = by_case(held)
+    return [(by_name[f.name.lower()], f) for f in wanted if f.name.lower() in by_name]
 
 
 def _are_keys(keys: Column) -> Column:

@@ -22,7 +22,7 @@ from deltaweave.changes.debezium.envelopes import (
     ROW,
     SOURCE,
     TYPES,
-    ChangedRows,
+    EnvelopeRows,
     Messages,
     is_envelope,
     rows_of_texts,
@@ -65,7 +65,7 @@ def rows_of_documents(
     wanted: StructType,
     placeholder: Placeholder,
     units: Mapping[str, TimeUnit],
-) -> ChangedRows:
+) -> EnvelopeRows:
     """Return the rows of envelopes with documents, as JSON text or from a decoder."""
     rows = _parsed(messages, wanted)
     is_key = {name: F.lit(name.lower() == _ID) for name in wanted.names}
@@ -113,17 +113,17 @@ def _parsed(messages: Messages, wanted: StructType) -> DataFrame:
     described = column(_ENVELOPE, "updateDescription")
     before, after = column(_ENVELOPE, "before"), column(_ENVELOPE, "after")
     document = F.when(F.col(OPERATION) == "d", before).otherwise(after)
-    changed = _plain(described["updatedFields"])
-    is_garbled = (document.isNotNull() & _plain(document).isNull()) | (
+    changed = _document_fields(described["updatedFields"])
+    is_garbled = (document.isNotNull() & _document_fields(document).isNull()) | (
         described["updatedFields"].isNotNull() & changed.isNull()
     )
     removed = F.transform(F.coalesce(described["removedFields"], F.array()), F.lower)
     rows = rows.withColumns(
         {
-            _DOCUMENT: named_as(wanted, _plain(document)),
+            _DOCUMENT: named_as(wanted, _document_fields(document)),
             _SET: F.coalesce(changed, F.expr(f"CAST(map() AS {_FIELDS})")),
             _REMOVED: removed.cast("array<string>"),
-            _KEY: _key(messages),
+            _KEY: _key_document(messages),
         }
     )
     cut = F.transform(described["truncatedArrays"], lambda each: each["field"])
@@ -224,7 +224,7 @@ def _part(value: Column, held: StructType, name: str, data_type: str) -> Column:
     return found.cast(data_type).alias(name)
 
 
-def _key(messages: Messages) -> Column:
+def _key_document(messages: Messages) -> Column:
     """Build the document of a deleted row from Kafka's key; null without a key."""
     if messages.key is None:
         return F.lit(None).cast(_FIELDS)
@@ -234,10 +234,10 @@ def _key(messages: Messages) -> Column:
     else:
         text = key.cast("string")
         of_id = F.coalesce(F.get_json_object(text, "$.payload.id"), F.get_json_object(text, "$.id"))
-    return _plain(F.concat(F.lit(f'{{"{_ID}":'), of_id, F.lit("}")))
+    return _document_fields(F.concat(F.lit(f'{{"{_ID}":'), of_id, F.lit("}")))
 
 
-def _plain(text: Column) -> Column:
+def _document_fields(text: Column) -> Column:
     """Parse the fields of a document in extended JSON, as `_FIELDS`; null if it is none.
 
     Their texts are those of plain JSON. A field that is a time itself has its milliseconds.

@@ -114,7 +114,7 @@ class Messages:
 
 
 @dataclass(frozen=True)
-class ChangedRows:
+class EnvelopeRows:
     """The rows of envelopes.
 
     Attributes:
@@ -146,7 +146,7 @@ def rows_of_json(
     wanted: StructType,
     placeholder: Placeholder,
     units: Mapping[str, TimeUnit],
-) -> ChangedRows:
+) -> EnvelopeRows:
     """Return the rows of envelopes that are JSON text."""
     rows = _with_numbers(messages, _parsed(messages, wanted), wanted)
     read = rows_of_texts(messages, rows, wanted, placeholder, units, F.col(_UNREAD))
@@ -161,21 +161,21 @@ def rows_of_texts(
     placeholder: Placeholder,
     units: Mapping[str, TimeUnit],
     unread: Column | None = None,
-) -> ChangedRows:
+) -> EnvelopeRows:
     """Return rows whose values are texts: `_cdc_envelope_row` and `_cdc_envelope_types` by name."""
     rows = rows.withColumn(SENT, placeholder.without(F.col(ROW)))
     columns, missing, reads = {}, {}, {}
     for field in wanted:
         missing[field.name] = ~F.coalesce(F.map_contains_key(SENT, field.name), F.lit(False))
-        said, text = F.col(TYPES)[field.name], F.col(SENT)[field.name]
+        type_of, text = F.col(TYPES)[field.name], F.col(SENT)[field.name]
         value = TextValue(
             field.name,
             text,
             messages.place,
             units[field.name],
-            semantic=said["name"],
-            scale=said["parameters"]["scale"].cast("int"),
-            items=said["items"],
+            semantic=type_of["name"],
+            scale=type_of["parameters"]["scale"].cast("int"),
+            items=type_of["items"],
         )
         known = placeholder.problem_of(field.name, text, messages.place)
         read = value.as_type(field.dataType).unless(known)
@@ -185,7 +185,7 @@ def rows_of_texts(
         columns[field.name] = ReadValue(column(name, "value"), column(name, "problem"))
     rows = rows.withColumns(reads)
     nothing = F.lit(None).cast("string")
-    return ChangedRows(rows, columns, missing, nothing if unread is None else unread)
+    return EnvelopeRows(rows, columns, missing, nothing if unread is None else unread)
 
 
 def _parsed(messages: Messages, wanted: StructType) -> DataFrame:
@@ -227,10 +227,10 @@ def _with_numbers(messages: Messages, rows: DataFrame, wanted: StructType) -> Da
     exponent or more than 38 digits. Then it counts only if the message has few digits of it.
     """
 
-    def may_be_number(name: Column, said: Column) -> Column:
-        text, of_items = F.try_element_at(ROW, name), said["items"]["name"]
+    def may_be_number(name: Column, type_of: Column) -> Column:
+        text, of_items = F.try_element_at(ROW, name), type_of["items"]["name"]
         of_array = F.coalesce((of_items == DECIMAL) & text.rlike(NUMBERS), F.lit(False))
-        return of_array | ((said["name"] == DECIMAL) & text.rlike(_NUMBER))
+        return of_array | ((type_of["name"] == DECIMAL) & text.rlike(_NUMBER))
 
     some = F.exists(F.map_entries(TYPES), lambda each: may_be_number(each["key"], each["value"]))
     text = F.when(some, column(messages.value).cast("string"))
@@ -247,15 +247,15 @@ def _with_numbers(messages: Messages, rows: DataFrame, wanted: StructType) -> Da
         return F.regexp_like(sent, F.try_element_at(few, name)) & ~has_many
 
     def known(values: Column) -> Column:
-        def is_number(name: Column, said: Column) -> Column:
+        def is_number(name: Column, type_of: Column) -> Column:
             kind = F.schema_of_variant(F.try_element_at(values, name))
-            return may_be_number(name, said) & (kind != "STRING")
+            return may_be_number(name, type_of) & (kind != "STRING")
 
         def exact(name: Column, text: Column) -> Column:
             digits = F.try_element_at(values, name).cast("string")
             return F.when(is_number(name, F.try_element_at(TYPES, name)), digits).otherwise(text)
 
-        def said_of(name: Column, said: Column) -> Column:
+        def with_numbers(name: Column, type_of: Column) -> Column:
             variant = F.try_element_at(values, name)
             kind = F.schema_of_variant(variant)
             sent = (
@@ -264,12 +264,12 @@ def _with_numbers(messages: Messages, rows: DataFrame, wanted: StructType) -> Da
                 .when(kind.contains("DOUBLE") & ~has_few_digits(name), CUT)
                 .otherwise(NUMBER)
             )
-            known = F.when(said["name"] == DECIMAL, said.withField("name", sent))
-            known = known.otherwise(said.withField("items.name", sent))
-            return F.when(may_be_number(name, said), known).otherwise(said)
+            named = F.when(type_of["name"] == DECIMAL, type_of.withField("name", sent))
+            named = named.otherwise(type_of.withField("items.name", sent))
+            return F.when(may_be_number(name, type_of), named).otherwise(type_of)
 
         texts = F.when(values.isNull(), F.col(ROW)).otherwise(F.transform_values(ROW, exact))
-        return F.struct(F.transform_values(TYPES, said_of).alias(TYPES), texts.alias(ROW))
+        return F.struct(F.transform_values(TYPES, with_numbers).alias(TYPES), texts.alias(ROW))
 
     read = rows.withColumn(_EXACT, once(named_as(wanted, row), known))
     return read.withColumns({name: column(_EXACT, name) for name in (TYPES, ROW)}).drop(_EXACT)
@@ -296,9 +296,11 @@ def _is_flattened(text: Column, wanted: StructType) -> Column:
     whole = F.coalesce(F.get_json_object(text, "$.payload"), text)
     keys = F.transform(F.json_object_keys(whole), F.lower)
     columns = {name.lower() for name in wanted.names} - _NO_COLUMNS
-    marks = [F.lit(name) for name in sorted({*columns, "__op", "__deleted"})]
+    field_names = [F.lit(name) for name in sorted({*columns, "__op", "__deleted"})]
     is_of_transaction = F.array_contains(keys, "event_count")
-    return F.coalesce(F.arrays_overlap(keys, F.array(*marks)) & ~is_of_transaction, F.lit(False))
+    return F.coalesce(
+        F.arrays_overlap(keys, F.array(*field_names)) & ~is_of_transaction, F.lit(False)
+    )
 
 
 def _refused_as_flattened(place: Column) -> Column:

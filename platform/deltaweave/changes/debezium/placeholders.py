@@ -61,7 +61,8 @@ class Placeholder:
         """Return the placeholder that a connector's `unavailable.value.placeholder` makes.
 
         Raises:
-            StatementError: It is empty, or begins with `hex:` and no hexadecimal digits follow.
+            StatementError: The placeholder is empty, or begins with `hex:` without hexadecimal
+                digits after it.
         """
         try:
             is_hex = unavailable.startswith("hex:")

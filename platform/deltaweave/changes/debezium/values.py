@@ -123,8 +123,6 @@ class TextValue:
     """A value of a column, as text.
 
     Attributes:
-        name: The column.
-        text: The value.
         place: Where the message is, for errors.
         unit: What a time counts if the message does not say so.
         semantic: The name of the value's Connect schema; None or null if there is none.
@@ -192,7 +190,7 @@ class TextValue:
             assert isinstance(data_type, MapType)
             read = self._as_map(data_type)
         is_wrong = self.text.isNotNull() & read.problem.isNotNull()
-        return ReadValue(read.value, F.when(is_wrong, self._said(_is_no(data_type))))
+        return ReadValue(read.value, F.when(is_wrong, self._message(_is_no(data_type))))
 
     def _as_struct(self, data_type: StructType) -> ReadValue:
         texts_by_name = F.from_json(self.text, _TEXTS)
@@ -254,7 +252,7 @@ class TextValue:
             wrapped, of_value, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _UNREAD}
         )
         is_read = parsed[_UNREAD].isNull()
-        problem = self._said(_is_no(data_type))
+        problem = self._message(_is_no(data_type))
         return ReadValue(F.when(is_read, parsed["value"]), F.when(~is_read, problem))
 
     def _as_time(self, data_type: DataType) -> ReadValue:
@@ -287,7 +285,7 @@ class TextValue:
                 )
                 is_fine = is_fine & ~has_time
         value = F.when(is_fine, of_micros(micros.cast("bigint"), data_type))
-        return ReadValue(value, F.when(~is_fine, self._said(problem)))
+        return ReadValue(value, F.when(~is_fine, self._message(problem)))
 
     def _by_semantic(self, semantic: Column, given: str) -> tuple[Column, Column, Column]:
         """Return the microseconds since 1970, whether they are a time, and what else they are."""
@@ -366,16 +364,16 @@ class TextValue:
         )
         return ReadValue(
             F.when(~is_precise, read.value),
-            F.when(is_precise, self._said(problem)).otherwise(read.problem),
+            F.when(is_precise, self._message(problem)).otherwise(read.problem),
         )
 
     def checked(self, value: Column, data_type: DataType, failed: Column) -> ReadValue:
         """Return a value of this type that was read, and that it is none if that failed."""
-        return ReadValue(value, F.when(failed, self._said(_is_no(data_type))))
+        return ReadValue(value, F.when(failed, self._message(_is_no(data_type))))
 
     def _checked(self, value: Column, data_type: DataType, hint: str = "") -> ReadValue:
         failed = self.text.isNotNull() & value.isNull()
-        return ReadValue(value, F.when(failed, self._said(_is_no(data_type, hint))))
+        return ReadValue(value, F.when(failed, self._message(_is_no(data_type, hint))))
 
     def _lost_digits(self, semantic: Column) -> Column:
         """Return what is wrong with a number whose digits may be lost; null for others."""
@@ -388,9 +386,10 @@ class TextValue:
             "key twice: use decimal.handling.mode=string"
         )
         is_cut = (semantic == CUT) | ((semantic == NUMBER) & self.text.rlike(_MANY_DIGITS))
-        return F.when(is_cut, self._said(problem)).when(semantic == UNCLEAR, self._said(unclear))
+        is_unclear = semantic == UNCLEAR
+        return F.when(is_cut, self._message(problem)).when(is_unclear, self._message(unclear))
 
-    def _said(self, problem: Column) -> Column:
+    def _message(self, problem: Column) -> Column:
         return F.concat(
             F.lit("the value "),
             F.substring(self.text, 1, 100),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from deltaweave.changes.merge_on_read.changeset import BATCH, INGESTED, NUMBERED, Pending
 from deltaweave.changes.merge_on_read.merged_view import ViewMethod
-from deltaweave.changes.merge_on_read.rematerialization import Strategy
+from deltaweave.changes.merge_on_read.rematerialization import RematerializationStrategy
 from deltaweave.changes.merge_on_read.table import MergeOnReadTable
 from deltaweave.changes.merge_on_read.watermark import MERGED, watermark_id
 
@@ -23,7 +23,7 @@ __all__ = [
     "NUMBERED",
     "MergeOnReadTable",
     "Pending",
-    "Strategy",
+    "RematerializationStrategy",
     "ViewMethod",
     "watermark_id",
 ]

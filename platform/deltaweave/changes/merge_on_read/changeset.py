@@ -16,22 +16,23 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
-from deltaweave.changes.conversions import collectable, constant, nullable
+from deltaweave.changes.conversions import as_constant, collectable, nullable
 from deltaweave.changes.events import (
+    EVENT_VALUES,
     OPERATION,
     PREFIX,
     SEQUENCE,
     TRUNCATE,
-    VALUES,
     Events,
     EventShape,
     values_of,
 )
-from deltaweave.changes.lineage import cloned_by, holds_pair, newest_in_line, source_of
+from deltaweave.changes.lineage import cloned_by, holds_transaction_id, newest_in_line, source_of
 from deltaweave.changes.options import needed_properties
 from deltaweave.changes.side_table import fitted
 from deltaweave.changes.stored_events import stored_schema, to_events, to_stored, untaken
 from deltaweave.changes.tombstones import EMPTIED
+from deltaweave.delta.commit import TransactionId
 from deltaweave.delta.jvm import collected
 from deltaweave.delta.log import FileList, TableSnapshot, num_physical_rows_column
 from deltaweave.errors import DeltaweaveError
@@ -141,7 +142,7 @@ def _has_numbered(changeset: TableSnapshot) -> bool:
     return newest_in_line(changeset, NUMBERED).version is not None
 
 
-def _newest(changeset: TableSnapshot) -> int:
+def _newest_batch(changeset: TableSnapshot) -> int:
     """Return the number of a changeset's newest batch; 0 if there was none."""
     newest = changeset.last_applied(NUMBERED) or 0
     return newest if _has_numbered(changeset) else max(newest, *_numbers_in(changeset), 0)
@@ -159,9 +160,9 @@ def _purged_from_source(changeset: TableSnapshot) -> int:
     if clone is None:
         return 0 if changeset.last_applied(NUMBERED) else oldest - 1
     try:
-        _, source = source_of(changeset, clone)
-    except DeltaweaveError as gone:
-        logger.warning("%s is a clone, whose source cannot be read: %s", changeset.data_path, gone)
+        source = source_of(changeset, clone).version
+    except DeltaweaveError as error:
+        logger.warning("%s is a clone, whose source cannot be read: %s", changeset.data_path, error)
         return oldest - 1
     return max(newest_in_line(source, PURGED).version or 0, _purged_from_source(source))
 
@@ -172,7 +173,6 @@ class Changeset:
 
     Attributes:
         table: The Delta table that holds them.
-        shape: How they were read.
     """
 
     table: Table
@@ -180,7 +180,7 @@ class Changeset:
 
     def newest(self) -> int:
         """Return the number of the newest batch; 0 if there was none."""
-        return _newest(self.table.snapshot()) if self.table.exists() else 0
+        return _newest_batch(self.table.snapshot()) if self.table.exists() else 0
 
     def create_if_missing(
         self, events: Events, properties: Mapping[str, str] | None = None
@@ -189,7 +189,7 @@ class Changeset:
         rows = to_stored(events.rows, self.shape)
         if self.shape.table is None and needed_properties(rows.schema):
             # The base will say what its files call these.
-            rows = rows.drop(*self.shape.keys, VALUES)
+            rows = rows.drop(*self.shape.keys, EVENT_VALUES)
         stored = stored_schema(rows, self.shape)
         fields = [StructField(each.name, nullable(each.dataType)) for each in stored]
         of_batch = [StructField(INGESTED, TimestampType()), StructField(BATCH, LongType())]
@@ -201,11 +201,11 @@ class Changeset:
     def append(
         self,
         events: Events,
-        applied: tuple[str, int] | None,
+        applied: TransactionId | None,
         merged: int = 0,
         check: Callable[[], None] | None = None,
     ) -> int | None:
-        """Append a batch; return its number, or None if its pair was appended before.
+        """Append a batch; return its number, or None if its transaction id was appended before.
 
         RESTORE takes batches back, so they are appended again when they come again.
 
@@ -224,11 +224,11 @@ class Changeset:
         stored = to_stored(events.rows, self.shape)
         stored = fitted(stored, self.table, stored_schema(stored, self.shape))
         read = self.table.snapshot()
-        if applied is not None and holds_pair(read, applied):
+        if applied is not None and holds_transaction_id(read, applied):
             return None
-        number = max(_newest(read), merged) + 1
-        now = F.current_timestamp()
-        rows = stored.withColumns({INGESTED: now, BATCH: F.lit(number)})
+        number = max(_newest_batch(read), merged) + 1
+        ingested = F.current_timestamp()
+        rows = stored.withColumns({INGESTED: ingested, BATCH: F.lit(number)})
         # The transaction starts at the version from which the number was taken. If two take the
         # same number, Delta refuses the later one.
         pairs = {NUMBERED: number, **dict([applied] if applied else [])}
@@ -272,13 +272,13 @@ class Changeset:
         )
 
     def _as_events(self, rows: DataFrame) -> DataFrame:
-        if VALUES not in rows.columns:  # no batch was appended yet
-            rows = rows.withColumn(VALUES, values_of(rows, ()))
+        if EVENT_VALUES not in rows.columns:  # no batch was appended yet
+            rows = rows.withColumn(EVENT_VALUES, values_of(rows, ()))
         return to_events(rows.drop(BATCH, INGESTED), self.shape)
 
     def untaken_values(self, batches: Batches) -> list[tuple[str, ...]]:
         """Return the paths, in the changeset, to values of events that no column takes."""
-        values = batches.table.schema[VALUES].dataType
+        values = batches.table.schema[EVENT_VALUES].dataType
         assert isinstance(values, StructType)
         found = untaken(values, self.shape)
         has_some = [F.max(is_there) for is_there in found.values()]
@@ -298,7 +298,7 @@ class Changeset:
         at_type = sequence["at"].dataType
         last = collectable(F.max(SEQUENCE)["at"], at_type)
         found = batches.rows.where(F.col(OPERATION) == TRUNCATE).agg(last).first()
-        return None if found is None else constant(found[0], at_type)
+        return None if found is None else as_constant(found[0], at_type)
 
     def pending(self, batch: int) -> Pending:
         """Count the batches after a number, by the log alone."""
@@ -310,12 +310,14 @@ class Changeset:
         number = F.col("partitionValues")[snapshot.physical_names[BATCH]].cast("bigint")
         files = snapshot.files.where(number > batch)
         # Upkeep rewrites files, and rows keep the time at which they came.
-        came = F.get_json_object("stats", f"$.minValues['{snapshot.physical_names[INGESTED]}']")
+        ingested = F.get_json_object("stats", f"$.minValues['{snapshot.physical_names[INGESTED]}']")
         batches = files.select(  # one job, where aggregates would take three
             number.alias("batch"),
             num_physical_rows_column().alias("rows"),
             "size",
-            F.coalesce(F.unix_millis(came.cast(TimestampType())), "modificationTime").alias("came"),
+            F.coalesce(F.unix_millis(ingested.cast(TimestampType())), "modificationTime").alias(
+                "came"
+            ),
         )
         found = collected(batches)
         oldest = pc.min(found["came"]).as_py()

@@ -27,7 +27,7 @@ from pyspark.sql.types import DateType, IntegerType, LongType, StringType, Times
 
 from deltaweave.changes.current import UPSERTED, combined, new_row
 from deltaweave.changes.epochs import NEWEST, unless_of_other_log
-from deltaweave.changes.events import INSERTED, SEQUENCE, VALUES, EventShape
+from deltaweave.changes.events import EVENT_VALUES, INSERTED, SEQUENCE, EventShape
 from deltaweave.changes.tombstones import DELETED
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import quoted
@@ -53,7 +53,6 @@ class MergedView:
             leave columns out, `_cdc_column_sequences`.
         changes: One row for each changed key, from `newest_of_keys`; with `_cdc_inserted` (boolean)
             if events say that they insert.
-        shape: How the events were read.
         broadcasts: Whether the changes are small enough to be broadcast.
         are_newer: Whether every change is known to be newer than all of the base.
         is_emptied: Whether an event empties the base.
@@ -71,8 +70,8 @@ class MergedView:
     @property
     def best(self) -> ViewMethod:
         """The fastest of the methods that are possible."""
-        tells_inserts = INSERTED in self.changes.columns
-        return "left_join_inserts" if tells_inserts and not self._replaces else self.best_for_all
+        knows_inserts = INSERTED in self.changes.columns
+        return "left_join_inserts" if knows_inserts and not self._replaces else self.best_for_all
 
     @property
     def best_for_all(self) -> ViewMethod:
@@ -192,7 +191,7 @@ class MergedView:
         keys = [quoted(key) for key in self._keys]
         changes = self.changes.select(
             *keys,
-            *[F.col(VALUES)[c].alias(c) for c in self.shape.columns],
+            *[F.col(EVENT_VALUES)[c].alias(c) for c in self.shape.columns],
             F.greatest(UPSERTED, DELETED).alias(SEQUENCE),
             F.col(UPSERTED).isNull().alias("_cdc_gone"),
             *([F.col(NEWEST)] if self.shape.log_fields else []),

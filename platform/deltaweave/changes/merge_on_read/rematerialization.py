@@ -13,7 +13,7 @@ from pyspark.sql.types import BinaryType, DataType, TimestampType
 
 from deltaweave._validation import check_choice
 from deltaweave.changes.current import apply_to_current_rows
-from deltaweave.changes.events import Events, counted
+from deltaweave.changes.events import Events, count_events
 from deltaweave.changes.lineage import OfOneLine, line_of
 from deltaweave.changes.merge_on_read.merged_view import MergedView
 from deltaweave.changes.merge_on_read.sides import KnownDeletes, Sides
@@ -24,9 +24,9 @@ from deltaweave.changes.merge_on_read.watermark import (
     retire_earlier_watermark,
     watermark_id,
 )
-from deltaweave.changes.side_table import noted_now
+from deltaweave.changes.side_table import noted_at_present
 from deltaweave.changes.tombstones import Tombstones
-from deltaweave.delta.commit import without_session_pair
+from deltaweave.delta.commit import TransactionId, without_session_transaction_id
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.errors import CommitConflictError, StatementError
 from deltaweave.identifiers import quoted
@@ -34,7 +34,7 @@ from deltaweave.table import Table
 
 logger = logging.getLogger(__name__)
 
-Strategy = Literal["merge", "overwrite", "replace_where", "auto"]
+RematerializationStrategy = Literal["merge", "overwrite", "replace_where", "auto"]
 
 # Above this share of changed rows, a table with deletion vectors is rewritten.
 _MARKED_SHARE = 0.3
@@ -44,7 +44,7 @@ _REWRITTEN_SHARE = 0.5
 
 @dataclass(frozen=True)
 class Rematerialized:
-    """What a rematerialization did.
+    """The outcome of a rematerialization.
 
     Attributes:
         version: The version of the base that it committed.
@@ -59,11 +59,11 @@ class Rematerialized:
 
 def check_strategy(strategy: str, base: Table) -> None:
     """Raise a StatementError if a strategy is unknown."""
-    known = get_args(Strategy)
+    known = get_args(RematerializationStrategy)
     check_choice("strategy", strategy, known, table=base.path_or_name, operation="rematerializing")
 
 
-def best_strategy(base: Table, num_changes: int) -> Strategy:
+def best_strategy(base: Table, num_changes: int) -> RematerializationStrategy:
     """Choose by the share of changed rows, or by the expected share of touched files.
 
     Args:
@@ -174,7 +174,7 @@ def rewrite_base(
     return written.version
 
 
-def _merge(
+def _merge_events(
     base: Table,
     events: Events,
     tombstones: Tombstones,
@@ -183,16 +183,16 @@ def _merge(
     line: OfOneLine,
 ) -> int | None:
     """Merge events into the base; None if another run brought them in meanwhile."""
-    mark = watermark_id(read.id)
+    applied = TransactionId(watermark_id(read.id), until)
     restored = restored_watermark(read, until)
     if restored is None:
-        return apply_to_current_rows(base, events, tombstones, (mark, until), line).version
-    line = line.with_pair((mark, until), restored)
+        return apply_to_current_rows(base, events, tombstones, applied, line).version
+    line = line.with_transaction_id(applied, restored)
     return apply_to_current_rows(base, events, tombstones, None, line).version
 
 
-@without_session_pair()
-def rematerialized(sides: Sides, strategy: Strategy) -> Rematerialized | None:
+@without_session_transaction_id()
+def rematerialized(sides: Sides, strategy: RematerializationStrategy) -> Rematerialized | None:
     """Merge all current batches into the base; see `MergeOnReadTable.rematerialize`."""
     base = sides.base
     base.snapshot()  # names the base in the error where there is none
@@ -203,15 +203,15 @@ def rematerialized(sides: Sides, strategy: Strategy) -> Rematerialized | None:
     until = batches.newest
     if until <= batches.after:
         return None
-    events = counted(batches.rows, moment.changeset.shape)
+    events = count_events(batches.rows, moment.changeset.shape)
     chosen = best_strategy(base, events.count) if strategy == "auto" else strategy
     if chosen == "replace_where" and events.truncated is not None:
         chosen = "overwrite"  # all partitions change
     tombstones = Tombstones.of(base)
     tombstones.settle()
-    line = line_of(snapshot, tombstones.remember(events, sides.options.late_by, noted_now()))
+    line = line_of(snapshot, tombstones.remember(events, sides.options.late_by, noted_at_present()))
     if chosen == "merge":
-        written = _merge(base, events, tombstones, snapshot, until, line)
+        written = _merge_events(base, events, tombstones, snapshot, until, line)
     else:
         known = tombstones.version()
         whole, deletes = snapshot.read_whole(), KnownDeletes(tombstones, known)

@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from deltaweave._retries import again_after_a_conflict
+from deltaweave._retries import retried_after_conflict
 from deltaweave.changes.current import OWN_COLUMNS, alive, newest_of_keys, rows_left
 from deltaweave.changes.epochs import log_fields
 from deltaweave.changes.events import PREFIX, SEQUENCE, Events, EventShape
@@ -28,6 +28,7 @@ from deltaweave.changes.side_table import encryption_of
 from deltaweave.changes.stored_events import check_are_of, completed
 from deltaweave.changes.table_columns import TableColumns, generated, is_computed, numbered
 from deltaweave.changes.tombstones import Tombstones
+from deltaweave.delta.commit import TransactionId
 from deltaweave.delta.jvm import column_named, selected
 from deltaweave.delta.log import TableSnapshot, always_strict
 from deltaweave.errors import StatementError
@@ -51,15 +52,15 @@ class KnownDeletes:
     version: int
 
     @classmethod
-    def of_now(cls, base: Table) -> KnownDeletes:
+    def newest_of(cls, base: Table) -> KnownDeletes:
         """Read what the base remembers now."""
         tombstones = Tombstones.of(base)
         return cls(tombstones, tombstones.version())
 
     def are(self, other: KnownDeletes) -> bool:
         """Return whether these remembered deletes are those of another version."""
-        places = {each.tombstones.kept_in.path_or_name for each in (self, other)}
-        return len(places) == 1 and self.version == other.version
+        locations = {each.tombstones.kept_in.path_or_name for each in (self, other)}
+        return len(locations) == 1 and self.version == other.version
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,8 @@ class Sides:
     """The two tables, and how their rows are read.
 
     Attributes:
-        base: The base.
         changes: The table of the changeset.
-        options: How the caller describes the events, and what she sets for the table.
+        options: The options of the events and of the table.
     """
 
     base: Table
@@ -94,9 +94,6 @@ class Sides:
 
     def shape(self, base: TableSnapshot | None = None) -> EventShape:
         """Return how the changeset's rows are read: with the base's columns, as it spells them.
-
-        Args:
-            base: The version of the base; by default the newest.
 
         Raises:
             StatementError: The base lacks keys, or what it needs for such events.
@@ -139,7 +136,7 @@ class Sides:
                 hint=hint,
             )
 
-    @again_after_a_conflict
+    @retried_after_conflict
     def settle(self) -> None:
         """Keep what a RESTORE of the base left of batches and deletes, while the log shows it."""
         settle_watermark(self.base, self.changes, self.shape)
@@ -149,8 +146,8 @@ class Sides:
         """Fail as `check_keys_are_as_pending` does, for events with the base's columns."""
         check_keys_are_as_pending(self.base, self.changes, self.shape, shape)
 
-    @again_after_a_conflict
-    def append(self, events: Events, applied: tuple[str, int] | None) -> int | None:
+    @retried_after_conflict
+    def append(self, events: Events, applied: TransactionId | None) -> int | None:
         """Append a batch for the base as it is; return its number, or None if it came before."""
         whole = completed(events, self.columns())
         self.check_keys(whole.shape)
@@ -164,7 +161,7 @@ class Sides:
 
         return changeset.append(whole, applied, merged_batch(self.base), check)
 
-    def view_of_now(self, where: str | Column | None, *, asks_order: bool) -> MergedView:
+    def current_view(self, where: str | Column | None, *, asks_order: bool) -> MergedView:
         """Build the view of both sides at one moment.
 
         Args:
@@ -174,9 +171,9 @@ class Sides:
         while True:
             # If the remembered deletes are the same before and after the batches were listed, all
             # are as they were when these were listed. Later deletes are those of later batches.
-            deletes = KnownDeletes.of_now(self.base)
+            deletes = KnownDeletes.newest_of(self.base)
             moment = at_one_moment(self.base, self.changes, self.shape)
-            if KnownDeletes.of_now(self.base).are(deletes):
+            if KnownDeletes.newest_of(self.base).are(deletes):
                 break
         base, shape, batches = moment.base.read_whole(), moment.changeset.shape, moment.batches
         rows, truncated = batches.rows, moment.changeset.truncated(batches)
@@ -195,7 +192,7 @@ class Sides:
         tombstones, shape = Tombstones.of(self.base), moment.changeset.shape
         events = Events(moment.changeset.events(), shape)
         tombstones.create_if_missing(events)
-        newest = tombstones.with_deletes_of_now(newest_of_keys(events), events)
+        newest = tombstones.with_current_deletes(newest_of_keys(events), events)
         view = MergedView(
             self.base.read(),
             alive(newest, events),

@@ -21,13 +21,13 @@ from pyspark.sql import Column, DataFrame
 
 from deltaweave._validation import check_choice
 from deltaweave.changes.current import current_row_columns
-from deltaweave.changes.delivery import pair_of_batch, rescue, rescued_table
+from deltaweave.changes.delivery import id_of_batch, rescue, rescued_table
 from deltaweave.changes.events import read_events
 from deltaweave.changes.merge_on_read.changeset import Changeset, Pending
 from deltaweave.changes.merge_on_read.merged_view import METHODS, ViewMethod
 from deltaweave.changes.merge_on_read.rematerialization import (
+    RematerializationStrategy,
     Rematerialized,
-    Strategy,
     check_strategy,
     rematerialized,
 )
@@ -39,7 +39,7 @@ from deltaweave.changes.options import (
     properties_of_new,
     schema_of,
 )
-from deltaweave.delta.commit import without_session_pair
+from deltaweave.delta.commit import TransactionId, without_session_transaction_id
 from deltaweave.delta.jvm import active, in_session, own_session
 from deltaweave.errors import StatementError
 from deltaweave.table import Table
@@ -74,7 +74,7 @@ class MergeOnReadTable:
         warnings: What may be wrong with batches that this has appended, a sentence each.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the public options
         self,
         spark: SparkSession,
         base: str,
@@ -127,7 +127,7 @@ class MergeOnReadTable:
         Args:
             source: The events.
             applied: Application id and version of the batch, which is appended once; by default the
-                pair that the session sets for its writes, if any.
+                id that the session sets for its writes, if any.
 
         Returns:
             The batch's number, or None if it was appended before or is empty.
@@ -139,8 +139,8 @@ class MergeOnReadTable:
         with self._in_own_session() as own:
             rows = source if own is self else in_session(source, own.spark)
             try:
-                with pair_of_batch(own.changes, applied) as pair:
-                    return own._append(rows, pair)
+                with id_of_batch(own.changes, applied) as transaction_id:
+                    return own._append(rows, transaction_id)
             finally:
                 self.warnings = own.warnings
 
@@ -161,7 +161,7 @@ class MergeOnReadTable:
             table._sides = Sides(table.base, table.changes, self._options)
             yield table
 
-    def _append(self, source: DataFrame, applied: tuple[str, int] | None) -> int | None:
+    def _append(self, source: DataFrame, applied: TransactionId | None) -> int | None:
         shape = self._options.shape(self.base, source)
         rescues = self._rescued is not None
         events = read_events(source, shape, table=self.changes.path_or_name, rescues=rescues)
@@ -170,7 +170,7 @@ class MergeOnReadTable:
             if events.unusable is not None and self.base.exists():
                 # before these are rescued
                 self._sides.check_keys(replace(shape, table=self._sides.columns()))
-            rescue(events, self.base, self._rescued, holder=self.changes, pair=applied)
+            rescue(events, self.base, self._rescued, holder=self.changes, transaction_id=applied)
             if not events.count:
                 return None
             schema = schema_of(events, current_row_columns(events))
@@ -182,7 +182,7 @@ class MergeOnReadTable:
             check_columns(self.base, schema)
             return self._sides.append(events, applied)
         finally:
-            events.let_go()
+            events.release()
 
     def ingest(
         self, stream: DataFrame, *, name: str, checkpoint: str, every: str | None = None
@@ -234,10 +234,10 @@ class MergeOnReadTable:
         table = self.base.path_or_name
         check_choice("method", method, ("auto", *METHODS), table=table, operation="reading")
         with self._in_own_session() as own:
-            view = own._sides.view_of_now(where, asks_order=method in ("auto", "anti_join"))
+            view = own._sides.current_view(where, asks_order=method in ("auto", "anti_join"))
             if method == "auto":
-                tells_inserts = self._options.inserts is not None
-                method = view.best if tells_inserts else view.best_for_all
+                knows_inserts = self._options.inserts is not None
+                method = view.best if knows_inserts else view.best_for_all
             return self._for_caller(visible(view.rows(method), view.base), own)
 
     def _for_caller(self, rows: DataFrame, own: MergeOnReadTable) -> DataFrame:
@@ -292,7 +292,7 @@ class MergeOnReadTable:
         with self._in_own_session() as own:
             return Changeset(own.changes, own._sides.shape()).pending(merged)
 
-    def rematerialize(self, strategy: Strategy = "auto") -> Rematerialized | None:
+    def rematerialize(self, strategy: RematerializationStrategy = "auto") -> Rematerialized | None:
         """Merge all current batches into the base, in one commit with the number of the newest.
 
         Args:
@@ -314,7 +314,7 @@ class MergeOnReadTable:
         with self._in_own_session() as own:
             return rematerialized(own._sides, strategy)
 
-    @without_session_pair()
+    @without_session_transaction_id()
     def purge(self) -> int:
         """Delete the batches that were merged at least `keep_merged_for` ago, by the log alone.
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
 
 from deltaweave.changes.conversions import by_case
-from deltaweave.changes.events import OPERATION, SEQUENCE, TRUNCATE, VALUES, EventShape
+from deltaweave.changes.events import EVENT_VALUES, OPERATION, SEQUENCE, TRUNCATE, EventShape
 from deltaweave.changes.lineage import cloned_by, newest_in_line, source_of
 from deltaweave.changes.merge_on_read.changeset import BATCH, PURGED, Batches, Changeset
 from deltaweave.changes.side_table import lost_keys
@@ -49,26 +49,16 @@ def watermark_id(base_id: str) -> str:
 
 
 def restored_watermark(snapshot: TableSnapshot, until: int) -> int | None:
-    """Return the batch that a restored base wrongly names as merged, or None.
-
-    Args:
-        snapshot: The version of the base.
-        until: A batch that is not in it.
-    """
+    """Return the batch that a restored base wrongly names as merged, or None."""
     marked = snapshot.last_applied(watermark_id(snapshot.id))
     return marked if marked is not None and marked >= until else None
 
 
 def merged_batch(base: Table, version: int | None = None) -> int:
-    """Return the newest batch in the base at a version; 0 if none, or if the base was replaced.
-
-    Args:
-        base: The base.
-        version: The version; by default the newest.
-    """
-    now = base.snapshot()
-    then = now if version is None else base.snapshot(version)
-    return _merged_in(then).batch if then.id == now.id else 0
+    """Return the newest batch in the base at a version; 0 if none, or if the base was replaced."""
+    newest = base.snapshot()
+    read = newest if version is None else base.snapshot(version)
+    return _merged_in(read).batch if read.id == newest.id else 0
 
 
 def settle_watermark(
@@ -80,29 +70,26 @@ def settle_watermark(
     commit corrects the watermark while the log has the RESTORE, unless the base cannot be read,
     because it may lack purged batches.
 
-    Args:
-        base: The base.
-        changes: The table of the changeset.
-        shape_of: As in `at_one_moment`.
-
     Raises:
         CommitConflictError: Another writer changed the base meanwhile. Repeat it.
     """
-    now = base.snapshot()
-    mark = watermark_id(now.id)
-    held = now.last_applied(mark)
+    newest = base.snapshot()
+    application_id = watermark_id(newest.id)
+    held = newest.last_applied(application_id)
     if held is None:
         return
-    merged = _merged_in(now)
+    merged = _merged_in(newest)
     batch = merged.batch
     if merged.restored_at_ms is not None and changes.exists():
-        batches = _after(Changeset(changes, shape_of(now)), merged, now)
+        batches = _after(Changeset(changes, shape_of(newest)), merged, newest)
         if batches.purged > batches.after:
             return
         batch = batches.after
     if batch != held:
-        applied = {mark: batch}
-        base.write(now.read_whole().limit(0), "append", applied=applied, computed_from=now.version)
+        applied = {application_id: batch}
+        base.write(
+            newest.read_whole().limit(0), "append", applied=applied, computed_from=newest.version
+        )
 
 
 def retire_earlier_watermark(base: Table) -> None:
@@ -117,7 +104,7 @@ def retire_earlier_watermark(base: Table) -> None:
 
 @dataclass(frozen=True)
 class _Merged:
-    """What is in a version of a base.
+    """The batches in a version of a base.
 
     Attributes:
         batch: The newest batch that is in it, as far as the log shows; 0 for none.
@@ -133,9 +120,9 @@ def _merged_in(snapshot: TableSnapshot) -> _Merged:
 
     RESTORE leaves the watermark as it is, and removes the rows of batches.
     """
-    mark = watermark_id(snapshot.id)
-    if snapshot.last_applied(mark) is not None:
-        found = newest_in_line(snapshot, mark)
+    application_id = watermark_id(snapshot.id)
+    if snapshot.last_applied(application_id) is not None:
+        found = newest_in_line(snapshot, application_id)
         since = found.unknown_since
         return _Merged(found.version or 0, None if since is None else since.at_ms)
     earlier = snapshot.last_applied(MERGED) or 0
@@ -175,9 +162,9 @@ def _merged_in_source(snapshot: TableSnapshot) -> int:
     if clone is None:
         return 0
     try:
-        _, source = source_of(snapshot, clone)
-    except DeltaweaveError as gone:
-        logger.warning("%s is a clone, whose source cannot be read: %s", snapshot.data_path, gone)
+        source = source_of(snapshot, clone).version
+    except DeltaweaveError as error:
+        logger.warning("%s is a clone, whose source cannot be read: %s", snapshot.data_path, error)
         return 0
     return _merged_in(source).batch or _merged_in_source(source)
 
@@ -187,7 +174,6 @@ class Moment:
     """Both sides of a merge-on-read table, as a reader sees them at one moment.
 
     Attributes:
-        base: A version of the base.
         changeset: The changeset, whose rows are read beside that version.
         batches: All batches after the newest one in that version.
     """
@@ -326,7 +312,7 @@ def _ways_on(
             f"change its columns by ALTER TABLE. If its columns are to stay as they are: {hint}"
         )
     if not lack_keys and not any(ITEM in path for path in lost):
-        paths = [".".join(map(quoted, (VALUES, *path))) for path in lost]
+        paths = [".".join(map(quoted, (EVENT_VALUES, *path))) for path in lost]
         left_out = "; ".join(
             f"UPDATE {name} SET {path} = NULL WHERE {path} IS NOT NULL" for path in paths
         )
@@ -364,11 +350,6 @@ def are_newer(changes: Batches, base: TableSnapshot, sequence: StructType) -> bo
     Compared are the first part of a sequence, and further parts while all before are equal on both
     sides, such as the epoch of a position. Also false if statistics do not bound them: they may be
     beyond the first 32 columns, or of a type without bounds.
-
-    Args:
-        changes: The changes.
-        base: The base.
-        sequence: The type of `_cdc_sequence`.
     """
     files = base.file_list()
     for path, data_type in _parts([SEQUENCE], sequence):
@@ -378,13 +359,13 @@ def are_newer(changes: Batches, base: TableSnapshot, sequence: StructType) -> bo
         if not len(changes.files) or not len(files):
             return True
         [held] = bounds(base, files, [(path, data_type)])
-        [came] = bounds(changes.table, changes.files, [(path, data_type)])
-        highs, lows = _known(held.highs, held.are_null), _known(came.lows, came.are_null)
+        [pending] = bounds(changes.table, changes.files, [(path, data_type)])
+        highs, lows = _known(held.highs, held.are_null), _known(pending.lows, pending.are_null)
         if highs is None or lows is None:
             return False
         if not highs or not lows or bool(max(highs) < min(lows)):
             return True
-        if {*highs, *lows, *held.lows, *came.highs} != {highs[0]}:
+        if {*highs, *lows, *held.lows, *pending.highs} != {highs[0]}:
             return False
     return False
 

@@ -3,7 +3,7 @@
 - `transaction`: the transaction of a merge: begins, lists and reads files, writes rows, commits.
 - `analysis_checks`: checks that the table has not changed since the statement was resolved.
 - `commit_call`: calls Delta's commit, finds out whether a failed call committed; what follows it.
-- `transaction_ids`: the idempotency pairs (application id, version) that a table holds.
+- `transaction_ids`: the transaction ids (application id, version) that a table holds.
 - `written_files`: the files that a write left on storage, and their deletion if it fails.
 - `partition_times`: the values of partitions in the hour that comes twice a year.
 - `table_write`: appends, overwrites and rewritten files, which need no merge.
@@ -23,7 +23,7 @@ from deltaweave.delta.commit.table_creation import (
     is_unwritten,
     is_unwritten_and_differs,
     made_unwritten,
-    make_anew,
+    recreate_empty,
 )
 from deltaweave.delta.commit.table_lock import TableLock, alone_on_local_disk, local_directory
 from deltaweave.delta.commit.table_write import Write, WriteResult, rewrite_files, write_rows
@@ -38,10 +38,10 @@ from deltaweave.delta.commit.transaction_ids import (
     Lease,
     TransactionId,
     is_applied,
-    reset_session_pair,
+    reset_session_transaction_id,
     run_command,
-    session_pair,
-    without_session_pair,
+    session_transaction_id,
+    without_session_transaction_id,
 )
 from deltaweave.delta.commit.written_files import (
     ChangeFileOf,
@@ -74,15 +74,15 @@ __all__ = [
     "is_unwritten_and_differs",
     "local_directory",
     "made_unwritten",
-    "make_anew",
-    "reset_session_pair",
+    "recreate_empty",
+    "reset_session_transaction_id",
     "rewritable_partitions",
     "rewrite_files",
     "run_command",
-    "session_pair",
+    "session_transaction_id",
     "transaction_after",
     "transaction_on",
-    "without_session_pair",
+    "without_session_transaction_id",
     "write_rows",
     "written_without_spark",
 ]

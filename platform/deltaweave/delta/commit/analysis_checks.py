@@ -70,16 +70,19 @@ def _check_schema(transaction: Transaction) -> None:
 
 def _types(schema: JavaObject) -> Any:
     """Return the columns in their order with their types, without other field metadata."""
-    return _plain(json.loads(schema.json()))
+    return _without_metadata(json.loads(schema.json()))
 
 
-def _plain(data_type: Any) -> Any:
+def _without_metadata(data_type: Any) -> Any:
     if not isinstance(data_type, dict):
         return data_type
     if data_type["type"] == "struct":
-        return [(field["name"], _plain(field["type"])) for field in data_type["fields"]]
+        return [(field["name"], _without_metadata(field["type"])) for field in data_type["fields"]]
     inner = ("elementType", "keyType", "valueType")
-    return [data_type["type"], *(_plain(data_type[name]) for name in inner if name in data_type)]
+    return [
+        data_type["type"],
+        *(_without_metadata(data_type[name]) for name in inner if name in data_type),
+    ]
 
 
 def _check_identity(transaction: Transaction) -> None:

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class AfterCommit:
-    """What follows a commit.
+    """The steps after a commit, whose failures are warnings.
 
     Attributes:
         table: What messages call the table.
@@ -79,8 +79,8 @@ def check_not_replaced(read: TableSnapshot, *, table: str, operation: str) -> No
     # By this time, Delta too knows versions apart.
     known = int(read.snapshot.logSegment().lastCommitFileModificationTimestamp())
     try:
-        now = (versions / commit_name(read.version)).stat().st_mtime_ns // 1_000_000
-        is_replaced = now != known
+        current_ms = (versions / commit_name(read.version)).stat().st_mtime_ns // 1_000_000
+        is_replaced = current_ms != known
     except FileNotFoundError:
         # Old versions are deleted where there are newer ones.
         is_replaced = not (versions / commit_name(read.version + 1)).exists()
@@ -95,11 +95,8 @@ def replacement_shown(
     """Raise `TableReplacedError` in place of an error before the commit, if that is the cause.
 
     Args:
-        read: The version that the block read.
         own_files: The block's files. From the commit on, they show that the error stays: the
             commit has looked for itself, and it may have landed.
-        table: The table's name in the error.
-        operation: What the block does.
     """
     try:
         yield
@@ -117,7 +114,7 @@ def replacement_shown(
 
 @dataclass(frozen=True)
 class Committed:
-    """What became of a commit.
+    """The outcome of a commit.
 
     Attributes:
         version: The version it made, or None where Delta found nothing to commit.
@@ -128,7 +125,7 @@ class Committed:
     warnings: tuple[str, ...] = ()
 
 
-def committed(
+def committed(  # noqa: PLR0913 - what a commit needs
     spark: SparkSession,
     log: DeltaLog,
     transaction: DeltaTransaction,
@@ -145,12 +142,7 @@ def committed(
     raised, and a log entry reports the commit's outcome. A second interrupt does not wait.
 
     Args:
-        spark: The session.
-        log: Delta's log of the table.
-        transaction: Delta's transaction.
         commit: Calls the transaction's commit, and returns the version or None.
-        table: What messages call the table.
-        operation: What messages call the operation.
         held: The table's lock, if the caller may hold it: the commit's end releases it.
         read: The version that the transaction reads, if the caller knows it.
 

@@ -111,9 +111,7 @@ def repeated_hours(
     A few calls of the JVM for each year, whose rules name the directories.
 
     Args:
-        spark: The session.
         session: The JVM's session that writes; it may be another one.
-        values: The partition values.
     """
     jvm = Jvm.of(spark)
     rules = jvm.zone_rules(session)
@@ -168,8 +166,6 @@ def with_true_times(rows: DataFrame, own_files: OwnFiles, written: JavaObject) -
     compact after such a commit, since it would take the times for others again.
 
     Args:
-        rows: What was written.
-        own_files: The files of the write.
         written: Scala Seq of its actions; those of other files stay as they are.
 
     Raises:
@@ -225,11 +221,11 @@ def rewritable_partitions(table: TableSnapshot) -> str:
 
 def _columns_of_times(metadata: DeltaMetadata) -> dict[str, str]:
     """Map the partition columns of times with a zone to their names in files and the log."""
-    shown = json.loads(metadata.partitionSchema().json())["fields"]
+    fields = json.loads(metadata.partitionSchema().json())["fields"]
     stored = json.loads(metadata.physicalPartitionSchema().json())["fields"]
     return {
         field["name"]: physical["name"]
-        for field, physical in zip(shown, stored, strict=True)
+        for field, physical in zip(fields, stored, strict=True)
         if field["type"] == "timestamp"
     }
 
@@ -239,7 +235,7 @@ def _is_a(spark: SparkSession, kind: str) -> JavaObject:
     return jvm.instances_of(jvm.class_of_delta(f"org.apache.spark.sql.delta.actions.{kind}"))
 
 
-_Doubtful = dict[int, tuple[actions.Action, dict[str, tuple[RepeatedHours, int]]]]
+_Doubtful = dict[int, tuple[actions.LogAction, dict[str, tuple[RepeatedHours, int]]]]
 """Actions by their place, with the hours and the first time of each of their doubtful values."""
 
 
@@ -272,7 +268,7 @@ def _doubtful(rows: DataFrame, prefix: str, added: JavaObject, names: Sequence[s
 
 def _corrected(
     spark: SparkSession, table: str, doubtful: _Doubtful, columns: Mapping[str, str]
-) -> dict[int, actions.Action]:
+) -> dict[int, actions.LogAction]:
     """Return the actions whose files are of the second time, with that time; in one job."""
     if not doubtful:
         return {}
@@ -286,8 +282,8 @@ def _corrected(
         for name, (hours, first) in firsts.items():
             micros = held.get(_name(action["path"]), {}).get(name)
             if micros is None:
-                shown = next(each for each, stored in columns.items() if stored == name)
-                raise _refused(spark, table, shown)
+                column = next(each for each, stored in columns.items() if stored == name)
+                raise _refused(spark, table, column)
             # The file may hold fewer digits than the value.
             if micros // 1_000_000 >= first + hours.back // 2:
                 time = PartitionTime.of(values[name])

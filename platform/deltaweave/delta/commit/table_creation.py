@@ -39,8 +39,6 @@ class WantedTable:
 
     Attributes:
         columns: Its columns, as a StructType or as DDL.
-        partition_by: Its partition columns.
-        properties: Its table properties.
         cluster_by: Its clustering columns.
         for_a_write: Whether it is created for a write that follows.
         description: What it holds, for people; None for nothing.
@@ -64,8 +62,8 @@ class WantedTable:
 
     def properties_at(self, version: int) -> dict[str, str]:
         """Return the properties of the new table; one marks that nothing was committed since."""
-        marks = {_UNWRITTEN: str(version)} if self.for_a_write else {}
-        return {**self.properties, **marks}
+        flags = {_UNWRITTEN: str(version)} if self.for_a_write else {}
+        return {**self.properties, **flags}
 
 
 def create_table(
@@ -74,8 +72,6 @@ def create_table(
     """Create a table unless there is one.
 
     Args:
-        spark: The session.
-        wanted: The table.
         path: Its path; None for a table of the catalog.
         parts: The parts of its name in SQL.
 
@@ -86,8 +82,8 @@ def create_table(
 
     for part in parts:
         quoted(part)  # which refuses what SQL cannot name afterwards
-    place = _place(spark, path, parts)
-    # Delta's builder takes no name of a catalog: it is Spark's own, as `_place` has made sure.
+    location_path = _new_location(spark, path, parts)
+    # Delta's builder takes no name of a catalog: `_new_location` has checked that it is Spark's.
     name = ".".join(map(quoted, parts[-2:]))
     created = DeltaTable.createIfNotExists(spark).addColumns(wanted.schema)
     created = created.tableName(name) if path is None else created.location(path)
@@ -99,7 +95,7 @@ def create_table(
         created = created.comment(wanted.description)
     for key, value in wanted.properties_at(0).items():
         created = created.property(key, value)
-    with _alone_in(spark, place, path or ".".join(parts)):
+    with _alone_in(spark, location_path, path or ".".join(parts)):
         created.execute()
 
 
@@ -108,22 +104,18 @@ def create_from(rows: DataFrame, path: str) -> bool:
 
     Other files may be there, of a creation that was killed. Where there is no lock, another
     creator's commit conflicts with this one, or the rows are appended to its table.
-
-    Args:
-        rows: Its rows.
-        path: Its path.
     """
     spark = rows.sparkSession
-    # A pair of its own keeps the session's from the write, and skips none.
-    pair = {"txnAppId": f"deltaweave-{uuid4()}", "txnVersion": "0"}
-    with _alone_in(spark, _place(spark, path, ()), path):
+    # A transaction id of its own keeps the session's from the write, and skips none.
+    transaction_id = {"txnAppId": f"deltaweave-{uuid4()}", "txnVersion": "0"}
+    with _alone_in(spark, _new_location(spark, path, ()), path):
         if TableLog.of(spark, ["delta", path]).exists:
             return False
-        rows.write.format("delta").mode("append").options(**pair).save(path)
+        rows.write.format("delta").mode("append").options(**transaction_id).save(path)
     return True
 
 
-def _place(spark: SparkSession, path: str | None, parts: Sequence[str]) -> JavaObject:
+def _new_location(spark: SparkSession, path: str | None, parts: Sequence[str]) -> JavaObject:
     """Return the directory in which Spark creates the table, as Hadoop's Path."""
     if path is None:
         return location_of_new_table(spark, parts)
@@ -131,10 +123,10 @@ def _place(spark: SparkSession, path: str | None, parts: Sequence[str]) -> JavaO
 
 
 @contextmanager
-def _alone_in(spark: SparkSession, place: JavaObject, table: str) -> Iterator[None]:
+def _alone_in(spark: SparkSession, location_path: JavaObject, table: str) -> Iterator[None]:
     """Hold the lock of a directory, which is made for it, and removed if the block fails."""
-    files = place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-    location = str(files.makeQualified(place).toString())
+    files = location_path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    location = str(files.makeQualified(location_path).toString())
     directory = local_directory(location)
     if directory is not None:
         _refuse_unwritable(directory, table)
@@ -142,7 +134,7 @@ def _alone_in(spark: SparkSession, place: JavaObject, table: str) -> Iterator[No
     ours = [each for each in ours if not os.path.exists(each)]
     try:
         with TableLock(spark, location, table=table, operation="creation") as lock:
-            lock.take_for_creation(lambda: _make(files, place, table))
+            lock.take_for_creation(lambda: _make(files, location_path, table))
             yield
     except Exception:
         for each in ours:
@@ -151,15 +143,15 @@ def _alone_in(spark: SparkSession, place: JavaObject, table: str) -> Iterator[No
         raise
 
 
-def _make(files: JavaObject, place: JavaObject, table: str) -> None:
+def _make(files: JavaObject, location_path: JavaObject, table: str) -> None:
     """Make a directory as Hadoop does, with the permissions that Delta's own directories have.
 
     Raises:
-        AccessDeniedError: Its file system refuses it, e.g. /proc, whose directories seem writable.
+        AccessDeniedError: The file system refuses, as /proc does, whose directories seem writable.
     """
-    if not files.mkdirs(place):
+    if not files.mkdirs(location_path):
         raise AccessDeniedError(
-            f"the directory {place.toString()} cannot be made: its file system refuses it.",
+            f"the directory {location_path.toString()} cannot be made: its file system refuses it.",
             table=table,
             operation="creation",
             state=NOTHING_WRITTEN,
@@ -172,18 +164,18 @@ def _refuse_unwritable(directory: Path, table: str) -> None:
 
     Raises:
         AccessDeniedError: A directory on the way may not be written.
-        StatementError: It is a file.
+        StatementError: The path, or one above it, is a file.
     """
-    there = next(each for each in (directory, *directory.parents) if os.path.exists(each))
+    existing = next(each for each in (directory, *directory.parents) if os.path.exists(each))
     about: dict[str, Any] = {"table": table, "operation": "creation"}
     about["state"] = NOTHING_WRITTEN
-    if not there.is_dir():
+    if not existing.is_dir():
         raise StatementError(
-            f"{there} is a file, and not a directory.", hint="Name another place.", **about
+            f"{existing} is a file, and not a directory.", hint="Name another place.", **about
         )
-    if not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
+    if not os.access(existing, os.W_OK | os.X_OK, effective_ids=True):
         raise AccessDeniedError(
-            f"the directory {there} may not be written by the user who runs Spark "
+            f"the directory {existing} may not be written by the user who runs Spark "
             f"(uid {os.geteuid()}).",
             hint="Give that user the right to write there, or name another place.",
             **about,
@@ -199,8 +191,6 @@ def made_unwritten(version: int, operation: str, properties: str | None) -> bool
     """Return whether a commit replaced an empty table for a write, so that no rows changed.
 
     Args:
-        version: The version that the commit made.
-        operation: Its operation in Delta's history, e.g. `REPLACE TABLE`.
         properties: The table properties among the operation's parameters, as JSON.
     """
     is_replaced = operation == "REPLACE TABLE" and properties is not None
@@ -216,12 +206,12 @@ def is_unwritten_and_differs(table: TableSnapshot, wanted: WantedTable) -> bool:
         return False
     if wanted.cluster_by or table.is_clustered():
         return False
-    there = [(field.name, field.dataType, field.nullable) for field in table.schema]
+    existing = [(field.name, field.dataType, field.nullable) for field in table.schema]
     columns = [(field.name, field.dataType, field.nullable) for field in wanted.schema]
-    return there != columns or table.partition_columns != list(wanted.partition_by)
+    return existing != columns or table.partition_columns != list(wanted.partition_by)
 
 
-def make_anew(table: TableSnapshot, wanted: WantedTable) -> None:
+def recreate_empty(table: TableSnapshot, wanted: WantedTable) -> None:
     """Give a version of a table, to which nothing was committed, the wanted columns.
 
     Raises:

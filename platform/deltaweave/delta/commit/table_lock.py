@@ -106,14 +106,14 @@ def _excludes_other_hosts(directory: Path) -> Verdict:
 def _mount(directory: Path) -> tuple[str, frozenset[str]]:
     """Return the file system that holds a directory, and its options; empty if no list has it."""
     found: tuple[str, frozenset[str]] = ("", frozenset())
-    place, longest = os.path.realpath(directory), 0
+    resolved, longest = os.path.realpath(directory), 0
     with suppress(OSError):
         for line in _MOUNTS.read_text(errors="surrogateescape").splitlines():
             of_mount, _, of_system = line.partition(" - ")
             point, own_options = (_decoded(each) for each in of_mount.split(" ")[4:6])
             kind, _, options = of_system.split(" ")[:3]
             # What was mounted last covers the others at its place.
-            if len(point) >= longest and os.path.commonpath([place, point]) == point:
+            if len(point) >= longest and os.path.commonpath([resolved, point]) == point:
                 longest = len(point)
                 found = kind, frozenset([*own_options.split(","), *options.split(",")])
     return found
@@ -162,7 +162,7 @@ class TableLock:
         self.release()
 
     def take(self) -> None:
-        """Take it, unless it is taken; an interrupt ends the wait.
+        """Take the table's lock, unless this object holds it; an interrupt ends the wait.
 
         Raises:
             TableLockedError: Another commit held it for longer than the session's limit, or the
@@ -190,7 +190,7 @@ class TableLock:
             self._take(directory.parent / name, make_directory, directory)
 
     def release(self) -> None:
-        """Release it, if it is taken."""
+        """Release the table's lock, if this object holds it."""
         if self._held is not None:
             held, self._held = self._held, None
             held.close()
@@ -242,10 +242,15 @@ class TableLock:
                 limit, holder = self._limit_seconds(), _holder(path)
                 logger.info("%s: waits for a commit of %s", path.parent, holder)
             if waited >= limit:
-                now = _holder(path)
-                if limit == 0 or no_locks or now == holder or began - first >= limit * _MOST_LIMITS:
-                    raise self._timed_out(path, now, waited, limit, no_locks)
-                began, waited, holder = time.monotonic(), 0.0, now
+                current = _holder(path)
+                if (
+                    limit == 0
+                    or no_locks
+                    or current == holder
+                    or began - first >= limit * _MOST_LIMITS
+                ):
+                    raise self._timed_out(path, current, waited, limit, no_locks)
+                began, waited, holder = time.monotonic(), 0.0, current
             time.sleep(min(pause * random.uniform(0.5, 1.5), max(limit - waited, 0)))
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
@@ -288,7 +293,7 @@ def alone_on_local_disk(
 
 
 class _WithoutLockError(Exception):
-    """Why no lock can be had."""
+    """No lock can be had; the message says why."""
 
 
 class _NoLocksNowError(Exception):
@@ -317,6 +322,11 @@ def _attempt(
         if other is None:
             return None
         file = other
+    return _locked_file(path, file)
+
+
+def _locked_file(path: Path, file: LockFile) -> LockFile | None:
+    """Lock an open file, and close it where that fails; None if another holds the lock."""
     is_locked = False
     try:
         return file if (is_locked := file.lock()) else None
@@ -405,10 +415,10 @@ class LockFile:
             raise
 
     def lock(self) -> bool:
-        """Lock it unless another holds it, and record who does; return whether it is locked."""
+        """Lock the file unless another process holds it; return whether it is locked."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not self._is_in_place():
+            if not self._is_on_disk():
                 return False
         except (BlockingIOError, PermissionError):
             return False
@@ -474,7 +484,7 @@ class LockFile:
             return ""
         return text.decode(errors="replace").strip("\0")  # zeros after a crash of the machine
 
-    def _is_in_place(self) -> bool:
+    def _is_on_disk(self) -> bool:
         """Return whether the file is still the one of this path."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), os.lstat(self.path))
@@ -524,7 +534,7 @@ def _opened(path: Path, *, create: bool) -> tuple[int, bool]:
 
 
 def _admit_writers(descriptor: int, directory: Path) -> None:
-    """Let those open a lock file who may create files in its directory, and nobody else."""
+    """Let exactly the users open a lock file who may create files in its directory."""
     of_directory = os.stat(directory)
     with suppress(OSError):  # who is not in the directory's group cannot give files to it
         owner = -1 if os.geteuid() else of_directory.st_uid

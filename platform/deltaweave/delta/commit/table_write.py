@@ -25,10 +25,11 @@ from deltaweave.delta.commit.partition_times import check_partition_times, with_
 from deltaweave.delta.commit.transaction import tags_of_merge
 from deltaweave.delta.commit.transaction_ids import (
     OF_A_PART,
+    TransactionId,
     is_applied,
     last_applied,
-    reset_session_pair,
-    session_pair,
+    reset_session_transaction_id,
+    session_transaction_id,
     transaction_id,
 )
 from deltaweave.delta.commit.written_files import OwnFiles
@@ -61,8 +62,6 @@ def assigned(rows: DataFrame, transaction: DeltaTransaction, *, may_evolve: bool
     of other names (Delta's writer refuses them by name), and types to which the table may widen.
 
     Args:
-        rows: The rows.
-        transaction: Delta's transaction.
         may_evolve: Whether the rows may add columns to the table, and widen types.
     """
     spark = rows.sparkSession
@@ -73,7 +72,7 @@ def assigned(rows: DataFrame, transaction: DeltaTransaction, *, may_evolve: bool
     metadata = transaction.metadata()
     widening = metadata.configuration().get("delta.enableTypeWidening")
     may_widen = may_evolve and widening.isDefined() and widening.get() == "true"
-    rows, with_other_fields = _in_order(rows, metadata.schema())
+    rows, with_other_fields = _with_fields_in_order(rows, metadata.schema())
     wanted = {field.name().lower(): field.dataType() for field in metadata.schema().fields()}
 
     def value(field: JavaObject) -> Column:
@@ -94,12 +93,8 @@ def assigned(rows: DataFrame, transaction: DeltaTransaction, *, may_evolve: bool
     return rows.select([value(field) for field in rows._jdf.schema().fields()])
 
 
-def _in_order(rows: DataFrame, schema: JavaObject) -> tuple[DataFrame, set[str]]:
+def _with_fields_in_order(rows: DataFrame, schema: JavaObject) -> tuple[DataFrame, set[str]]:
     """Put the fields of structs in the order of a table's.
-
-    Args:
-        rows: The rows.
-        schema: The table's schema, of the JVM.
 
     Returns:
         The rows, and the names in lower case of columns with structs of other fields, as they are.
@@ -122,12 +117,12 @@ def _in_order(rows: DataFrame, schema: JavaObject) -> tuple[DataFrame, set[str]]
 def _ordered(given: DataType, wanted: DataType) -> DataType | None:
     """Put the fields of a type's structs in another's order; None if their names differ."""
     if isinstance(given, StructType) and isinstance(wanted, StructType):
-        there = {field.name.lower(): field for field in given}
-        if len(there) != len(given) or there.keys() != {field.name.lower() for field in wanted}:
+        by_name = {field.name.lower(): field for field in given}
+        if len(by_name) != len(given) or by_name.keys() != {field.name.lower() for field in wanted}:
             return None
         fields = []
         for target in wanted:
-            field = there[target.name.lower()]
+            field = by_name[target.name.lower()]
             kind = _ordered(field.dataType, target.dataType)
             if kind is None:
                 return None
@@ -162,21 +157,7 @@ class WriteResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Write:
-    """How rows are written into an existing table; `Table.write` describes the options.
-
-    Attributes:
-        table: What messages call the table.
-        overwrite: Whether the rows replace others.
-        replace_where: SQL predicate of the rows that are replaced; None for all.
-        with_schema_evolution: Whether new columns are added to the table.
-        applied: Application ids and versions that go into the same commit.
-        once: Whether nothing is done if the table holds all of `applied` already.
-        applied_before: The version that the table must hold of the one pair's id.
-        recorded: Further pairs for the commit, which do not matter to `once`.
-        computed_from: The version of the table that the rows were computed from.
-        reads_all: Whether they were computed from all of it.
-        check: Called right before the commit, and raises if there is to be none.
-    """
+    """The options of a write into an existing table; see `Table.write`."""
 
     table: str
     overwrite: bool
@@ -209,36 +190,36 @@ class Write:
             **OF_A_PART,
         }
         if self.replace_where is not None:
-            options["replaceWhere"] = _condition(self.replace_where, self.table)
+            options["replaceWhere"] = _checked_predicate(self.replace_where, self.table)
         return options
 
 
 def write_rows(log: DeltaLog, rows: DataFrame, write: Write) -> WriteResult:
     """Write rows into an existing table; see `Table.write`."""
     with own_session(rows.sparkSession) as own:  # names in the predicate are names
-        return _written_by_pair(log, in_session(rows, own), write)
+        return _write_with_session_id(log, in_session(rows, own), write)
 
 
-def _written_by_pair(log: DeltaLog, rows: DataFrame, write: Write) -> WriteResult:
-    """Write rows, with the idempotency pair that the session sets unless the caller gives one."""
+def _write_with_session_id(log: DeltaLog, rows: DataFrame, write: Write) -> WriteResult:
+    """Write rows, with the transaction id of the session unless the caller gives one."""
     spark = rows.sparkSession
-    pair = None if write.applied else session_pair(spark, table=write.table)
-    if pair is None:
-        return _write(log, rows, write)
-    result = _write(log, rows, replace(write, applied=dict([pair]), once=True))
+    transaction_id = None if write.applied else session_transaction_id(spark, table=write.table)
+    if transaction_id is None:
+        return _write_once(log, rows, write)
+    result = _write_once(log, rows, replace(write, applied=dict([transaction_id]), once=True))
     afterwards = AfterCommit(write.table, result.version, list(result.warnings))
     with afterwards.step("resetting the session's idempotency pair"):
-        reset_session_pair(spark)
+        reset_session_transaction_id(spark)
     return replace(result, warnings=tuple(afterwards.warnings))
 
 
-def _write(log: DeltaLog, rows: DataFrame, write: Write) -> WriteResult:
+def _write_once(log: DeltaLog, rows: DataFrame, write: Write) -> WriteResult:
     spark = rows.sparkSession
     options = write.options
     delta = Jvm.of(spark).delta
     active = Jvm.singleton(delta, "OptimisticTransaction")
     with translated(write.table, operation=write.operation, version=write.computed_from):
-        transaction = _begun(rows, log, write.computed_from, write.reads_all)
+        transaction = _transaction(rows, log, write.computed_from, write.reads_all)
         if _is_done(transaction, TableSnapshot(spark, log, transaction.snapshot()), write):
             return WriteResult(None, {})
         if _reads_leniently(rows, transaction, write):
@@ -270,20 +251,20 @@ def _reads_leniently(rows: DataFrame, transaction: DeltaTransaction, write: Writ
 
 
 def _is_done(transaction: DeltaTransaction, table: TableSnapshot, write: Write) -> bool:
-    """Return whether the table holds all pairs already, so that nothing is to be written.
+    """Return whether the table holds all transaction ids already, so that nothing is written.
 
     Raises:
-        CommitConflictError: It does not hold the version that the rows were computed from.
+        CommitConflictError: The table lacks the version that the rows were computed from.
     """
     are_applied = [
         is_applied(
-            pair,
-            last_applied(transaction, table, pair[0]),
+            TransactionId(application_id, version),
+            last_applied(transaction, table, application_id),
             write.applied_before if write.once else None,
             table=write.table,
             version=table.version,
         )
-        for pair in write.applied.items()
+        for application_id, version in write.applied.items()
     ]
     return write.once and bool(are_applied) and all(are_applied)
 
@@ -295,7 +276,7 @@ def _written_and_committed(
     write: Write,
     options: Mapping[str, str],
 ) -> Committed:
-    """Write the rows by Delta's writer, and commit what it wrote together with the pairs."""
+    """Write the rows by Delta's writer, and commit what it wrote together with the ids."""
     spark = rows.sparkSession
     jvm, session = Jvm.of(spark), spark._jsparkSession
     delta, nothing = jvm.delta, jvm.option(None)
@@ -320,8 +301,8 @@ def _written_and_committed(
         with own_files.named():
             data = writer.writeAndReturnCommitData(transaction, session, nothing, False)
             of_write = with_true_times(written, own_files, data.actions())
-        pair = jvm.class_of_delta("org.apache.spark.sql.delta.actions.SetTransaction")
-        of_write = of_write.filterNot(jvm.instances_of(pair))
+        id_action = jvm.class_of_delta("org.apache.spark.sql.delta.actions.SetTransaction")
+        of_write = of_write.filterNot(jvm.instances_of(id_action))
         actions = jvm.java.util.ArrayList()
         actions.addAll(jvm.java_list(of_write))
         for name, version in {**write.recorded, **write.applied}.items():
@@ -342,7 +323,7 @@ def _written_and_committed(
         )
 
 
-def _begun(
+def _transaction(
     rows: DataFrame, log: DeltaLog, computed_from: int | None, reads_all: bool
 ) -> JavaObject:
     """Begin a transaction at the newest version, or at the one that the rows were computed from."""
@@ -358,7 +339,7 @@ def _begun(
     return transaction
 
 
-def _condition(replace_where: str, table: str) -> str:
+def _checked_predicate(replace_where: str, table: str) -> str:
     if not replace_where.strip():
         raise StatementError(
             "the predicate of the rows to replace is empty.",
@@ -383,8 +364,6 @@ def rewrite_files(spark: SparkSession, log: DeltaLog, paths: DataFrame) -> int:
     """Rewrite files as OPTIMIZE does: rows marked deleted go, the others keep their ids.
 
     Args:
-        spark: The session.
-        log: Delta's log of the table.
         paths: The files' `path` in the log; those that left the table are passed over.
 
     Returns:

@@ -121,7 +121,7 @@ class Transaction:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Make it Delta's active transaction on this thread while the block runs."""
+        """Make this Delta's active transaction on this thread while the block runs."""
         delta = Jvm.of(self.merge.spark).delta
         transactions = Jvm.singleton(delta, "OptimisticTransaction")
         transactions.setActive(self.transaction)
@@ -264,7 +264,7 @@ class Transaction:
         """Refuse a table that the engine does not write.
 
         Raises:
-            UnsupportedFeatureError: It has features that the engine does not support.
+            UnsupportedFeatureError: The table has features that the engine does not support.
             StatementError: See `check_partition_times`.
         """
         refuse_unsupported(self.table, table=self.merge.table)
@@ -303,30 +303,25 @@ class Transaction:
         marked: JavaObject | None,
         written: WrittenFiles | None,
         metrics: Mapping[str, int],
-        marks: Mapping[str, int],
+        transaction_ids: Mapping[str, int],
         held: TableLock | None = None,
     ) -> Committed:
         """Commit as one `MERGE` operation, with its metrics for the history.
 
         Args:
-            removed: Files that leave the table.
             marked: Scala Seq of the actions that put deletion vectors in place.
-            written: New files.
-            metrics: Delta's metrics by name.
-            marks: Application ids and versions for the same commit.
-            held: As `committed` takes it.
 
         Returns:
             The version, or None where Delta found nothing to commit.
 
         Raises:
             CommitConflictError: Another commit changed what this merge read.
-            CommitStateUnknownError: It failed, and whether it landed is unknown.
+            CommitStateUnknownError: The commit failed, and whether it landed is unknown.
         """
         jvm = Jvm.of(self.merge.spark)
         listed = jvm.java.util.ArrayList()
-        for mark in marks.items():
-            listed.add(transaction_id(jvm, *mark))
+        for each in transaction_ids.items():
+            listed.add(transaction_id(jvm, *each))
         listed.addAll(removed.removals())
         if marked is not None:
             listed.addAll(jvm.java_list(marked))
@@ -387,10 +382,12 @@ def transaction_on(merge: ResolvedMerge) -> Iterator[Transaction]:
         transaction = log.startTransaction(merge.node.catalogTable(), jvm.option(None))
     # The same commit raises the high-water marks of identity columns.
     transaction.setTrackHighWaterMarks(merge.node.trackHighWaterMarks())
-    begun = Transaction(merge, log, transaction)
-    shown = replacement_shown(begun.table, begun.own_files, table=merge.table, operation="MERGE")
-    with begun.active(), begun.own_files.deleted_unless_committed(), shown:
-        yield begun
+    started = Transaction(merge, log, transaction)
+    replacement = replacement_shown(
+        started.table, started.own_files, table=merge.table, operation="MERGE"
+    )
+    with started.active(), started.own_files.deleted_unless_committed(), replacement:
+        yield started
 
 
 def transaction_after(lost: Transaction) -> Transaction:
@@ -401,12 +398,12 @@ def transaction_after(lost: Transaction) -> Transaction:
     """
     merge, jvm = lost.merge, Jvm.of(lost.merge.spark)
     with translated(merge.table, version=lost.version):
-        begun = lost.log.startTransaction(merge.node.catalogTable(), jvm.option(None))
+        started = lost.log.startTransaction(merge.node.catalogTable(), jvm.option(None))
         hook = compaction(merge.spark)
         # Delta's writer asked for it when it wrote the files.
         if lost.transaction.containsPostCommitHook(hook):
-            begun.registerPostCommitHook(hook)
-    newer = Transaction(merge, lost.log, begun)
+            started.registerPostCommitHook(hook)
+    newer = Transaction(merge, lost.log, started)
     newer.__dict__["own_files"] = lost.own_files
     return newer
 

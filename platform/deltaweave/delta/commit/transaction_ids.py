@@ -1,7 +1,7 @@
-"""Idempotency pairs (application id, version), by which tables know what was applied to them.
+"""Transaction ids (application id, version), by which tables know what was applied to them.
 
-See the Delta protocol, "Transaction Identifiers". A session can set a pair for its writes, which
-Delta reads from the configuration for every DML statement. A pair given to the merge takes
+See the Delta protocol, "Transaction Identifiers". A session can set an id for its writes, which
+Delta reads from the configuration for every DML statement. An id given to the merge takes
 precedence.
 """
 
@@ -26,12 +26,12 @@ AUTO_RESET = "spark.databricks.delta.write.txnVersion.autoReset.enabled"
 
 
 OF_A_PART = {"txnAppId": "deltaweave", "txnVersion": "0"}
-"""Options of a write of Delta that keep the session's pair from it: it takes this one, if it is
-the first of its table. A write that is committed here leaves the pair out."""
+"""Write options that stop Delta from using the session's transaction id: it takes this one, if it
+is the first of its table. A write that is committed here leaves the id out."""
 
 
 class TransactionId(NamedTuple):
-    """A pair by which a table knows what was applied to it (protocol, "Transaction Identifiers").
+    """An id by which a table knows what was applied to it (protocol, "Transaction Identifiers").
 
     Attributes:
         application_id: Who applies something, e.g. a loader.
@@ -42,7 +42,7 @@ class TransactionId(NamedTuple):
     version: int
 
 
-_is_hidden: ContextVar[bool] = ContextVar("session_pair_is_hidden", default=False)
+_is_hidden: ContextVar[bool] = ContextVar("session_id_is_hidden", default=False)
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,8 @@ class Lease:
         """Fail where the table no longer holds the version.
 
         Args:
-            held: What it holds. It must have been read in the transaction that commits, so that
-                Delta refuses the commit if another one with the same id wins.
-            table: What messages call the table.
-            version: The version that the transaction reads.
+            held: The version of the lease's id in the table, read in the transaction that commits,
+                so that Delta refuses the commit if another one with the same id wins.
 
         Raises:
             CommitConflictError: The table holds another version.
@@ -84,27 +82,29 @@ class Lease:
 
 
 def is_applied(
-    pair: tuple[str, int], held: int, applied_before: int | None, *, table: str, version: int
+    transaction_id: TransactionId,
+    held: int,
+    applied_before: int | None,
+    *,
+    table: str,
+    version: int,
 ) -> bool:
-    """Return whether a table holds the pair already.
+    """Return whether a table holds the transaction id already.
 
-    `held` must have been read in the transaction that commits the pair. Delta then refuses the
+    `held` must have been read in the transaction that commits the id. Delta then refuses the
     commit if another commit with the same id wins. The id is thus a lease, held from the read to
     the commit.
 
     Args:
-        pair: The application id and version to be committed.
-        held: The version that the table holds of that id, -1 for none.
-        applied_before: The version that it must hold because the rows were computed from it, or
-            None.
-        table: What messages call the table.
-        version: The version that the transaction reads.
+        held: The version that the table holds of the application id, -1 for none.
+        applied_before: The version that the table must hold because the rows were computed from it,
+            or None.
 
     Raises:
-        CommitConflictError: It holds neither the pair nor the version that the rows were computed
-            from.
+        CommitConflictError: The table holds neither the id nor the version that the rows were
+            computed from.
     """
-    application_id, wanted = pair
+    application_id, wanted = transaction_id
     if held < wanted and applied_before is not None and held != applied_before:
         raise CommitConflictError(
             f"another run applied {application_id} up to version {held} meanwhile, and these rows "
@@ -120,11 +120,6 @@ def last_applied(transaction: DeltaTransaction, table: TableSnapshot, applicatio
     """Return the newest version that an application id committed to a table, or -1.
 
     It is registered as read: Delta refuses the commit if another one with the same id wins.
-
-    Args:
-        transaction: Delta's transaction.
-        table: The version of the table that the transaction reads.
-        application_id: The application id.
     """
     ids = table.listed_ids
     if ids is None:
@@ -133,11 +128,13 @@ def last_applied(transaction: DeltaTransaction, table: TableSnapshot, applicatio
     return ids.get(application_id, -1)
 
 
-def session_pair(spark: SparkSession, *, table: str) -> TransactionId | None:
-    """Return the pair in the session's settings; None without one or in `without_session_pair`.
+def session_transaction_id(spark: SparkSession, *, table: str) -> TransactionId | None:
+    """Return the transaction id in the session's settings.
+
+    None without one, and in `without_session_transaction_id`.
 
     Raises:
-        StatementError: Only one half of the pair is set, or the version is no number.
+        StatementError: Only one half of it is set, or the version is no number.
     """
     if _is_hidden.get():
         return None
@@ -154,8 +151,8 @@ def session_pair(spark: SparkSession, *, table: str) -> TransactionId | None:
 
 
 @contextmanager
-def without_session_pair() -> Iterator[None]:
-    """Keep the session's pair from the merges of this thread, which are a part of a write."""
+def without_session_transaction_id() -> Iterator[None]:
+    """Hide the session's transaction id from this thread's merges, which are a part of a write."""
     token = _is_hidden.set(True)
     try:
         yield
@@ -164,7 +161,7 @@ def without_session_pair() -> Iterator[None]:
 
 
 def run_command(spark: SparkSession, command: str) -> None:
-    """Run a command of Delta, which takes the session's pair but `without_session_pair`."""
+    """Run a command of Delta, without the session's id in `without_session_transaction_id`."""
     if not _is_hidden.get():
         spark.sql(command)
         return
@@ -174,13 +171,13 @@ def run_command(spark: SparkSession, command: str) -> None:
     alike.sql(command)
 
 
-def reset_session_pair(spark: SparkSession) -> None:
+def reset_session_transaction_id(spark: SparkSession) -> None:
     """Unset the version after its use, if the session asks for that."""
     if is_on(spark, AUTO_RESET, otherwise=False):
         spark.conf.unset(VERSION)
 
 
 def transaction_id(jvm: Jvm, application_id: str, version: int) -> JavaObject:
-    """Build the action that puts a pair into a commit."""
+    """Build the action that puts a transaction id into a commit."""
     now = jvm.option(jvm.java.lang.System.currentTimeMillis())
     return jvm.delta.actions.SetTransaction(application_id, version, now)

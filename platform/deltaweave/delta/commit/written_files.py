@@ -71,11 +71,10 @@ ChangeFileOf = tuple[str, int, Mapping[str, str | None]]
 
 @dataclass(frozen=True)
 class WrittenFiles:
-    """What a write left on storage; nothing of it is in the table before the commit.
+    """The files that a write left on storage; none is in the table before the commit.
 
     Attributes:
         actions: Scala Seq of the AddFile and AddCDCFile actions.
-        files: The data files.
         num_change_files: How many files of the change feed there are.
         change_file_bytes: Their total size, in bytes.
     """
@@ -94,7 +93,7 @@ class WrittenFiles:
         return len(self.files)
 
     def and_also(self, other: WrittenFiles) -> WrittenFiles:
-        """Return these files and those of another write."""
+        """Return the files of both writes."""
         return WrittenFiles(
             self.actions.appendedAll(other.actions),
             self.files.and_also(other.files),
@@ -138,9 +137,7 @@ def written_files(spark: SparkSession, actions: JavaObject, data_path: str) -> W
     """Tell data files from files of the change feed, which Delta's writer puts last.
 
     Args:
-        spark: The session.
         actions: Scala Seq of the AddFile actions, followed by the AddCDCFile actions.
-        data_path: Where the table's data is.
     """
     first, last = 0, int(actions.size())
     while first < last:
@@ -181,9 +178,6 @@ class OwnFiles:
     """The files that one transaction writes.
 
     Attributes:
-        spark: The session.
-        log: Delta's log of the table.
-        transaction: Delta's transaction.
         prefix: What the names of the files begin with.
         may_exist: Whether a write was begun.
         is_committing: Whether the commit was called.

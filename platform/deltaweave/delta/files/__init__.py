@@ -24,6 +24,7 @@ from deltaweave.delta.files.capabilities import (
     readable,
 )
 from deltaweave.delta.files.data_files import (
+    ONLY_DELTA_CHECKS,
     FurtherFile,
     NewFile,
     additions,
@@ -53,6 +54,7 @@ from deltaweave.delta.files.deletion_vectors import (
 from deltaweave.delta.files.object_stores import settings_for_arrow
 
 __all__ = [
+    "ONLY_DELTA_CHECKS",
     "Capable",
     "ComparableColumn",
     "FurtherFile",

@@ -41,7 +41,7 @@ from deltaweave.delta.statement import OF_LIMITED_LENGTH
 
 
 class Use(Enum):
-    """What Arrow does with a column, in place of Spark."""
+    """A use of a column by Arrow, in place of Spark."""
 
     KEY = "compared as a key"
     READ = "read from the files of a source"
@@ -134,7 +134,7 @@ def calendar_modes(spark: SparkSession) -> list[str]:
 
 @dataclass(frozen=True)
 class Reading:
-    """What decides uses of columns beside their types and metadata.
+    """The session's settings that decide uses of columns, beside types and metadata.
 
     Attributes:
         spark: The session; None where nothing depends on its settings.
@@ -160,9 +160,6 @@ def capability(
     """Return whether Arrow and Spark have the same result for a use of a column.
 
     Args:
-        column: The column.
-        use: What is done with it.
-        reading: What else decides it.
         compared_as: The type in which a key is compared; its own by default.
     """
     kind = column.dataType
@@ -227,7 +224,7 @@ def _refused_keys(column: StructField, use: Use) -> Iterator[str]:
 
 
 class _Seal:
-    """What only this module passes to `Capable`."""
+    """A token that only this module passes to `Capable`."""
 
 
 _SEAL = _Seal()
@@ -237,11 +234,7 @@ _AUse = TypeVar("_AUse", bound=Use)
 @final
 @dataclass(frozen=True)
 class Capable(Generic[_AUse]):
-    """A column that Arrow may use for one purpose; only the functions of this module make it.
-
-    Attributes:
-        column: The column.
-    """
+    """A column that Arrow may use for one purpose; only the functions of this module make it."""
 
     column: StructField
     seal: _Seal

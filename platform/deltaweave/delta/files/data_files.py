@@ -104,7 +104,7 @@ def _names_in_session(transaction: Transaction) -> list[str]:
 
 
 def encryption_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return those properties of a table by which Parquet encrypts its files; none if it does not.
+    """Return the table's properties for Parquet's encryption; none if its files are not encrypted.
 
     They include those that seem to be of a factory of keys of one's own.
     """
@@ -121,6 +121,7 @@ def _is_alike(name: str, values: Mapping[str, str]) -> bool:
 
 
 _CHECK_PREFIX = "delta.constraints."
+ONLY_DELTA_CHECKS = "only Delta's writer checks some of the table's constraints"
 
 
 def conditions_of_rows(transaction: Transaction) -> list[Column] | None:
@@ -322,7 +323,6 @@ class FurtherFile:
         directory: Where it is below the table's directory; empty in that directory itself. It needs
             no encoding in a path.
         partition: The partition values as the log has them.
-        file: The file.
     """
 
     directory: str
@@ -338,13 +338,13 @@ def additions(
     Args:
         old: Files that they replace, in the same directories.
         new: The new files by the paths of the old ones.
-        others: Further files.
+        others: Further new files.
     """
     now_ms = time.time_ns() // 1_000_000
 
     def added(
         path: str, partition: Mapping[str, str | None], size: int, statistics: str
-    ) -> actions.Action:
+    ) -> actions.LogAction:
         return {
             "path": path,
             "partitionValues": partition,

@@ -53,7 +53,7 @@ class MarkedRows:
     num_removed: int
 
     def and_also(self, other: MarkedRows) -> MarkedRows:
-        """Return these vectors and those of other files."""
+        """Return the vectors of both sets of files."""
         return MarkedRows(
             self.actions.appendedAll(other.actions),
             self.num_added + other.num_added,
@@ -84,11 +84,9 @@ def mark_rows(
     """Write vectors that mark these rows, merged with the files' existing vectors.
 
     Args:
-        transaction: The merge's transaction.
         rows: The rows to mark; a row may be named more than once.
         file: Name of their column (string) with the file as `_metadata.file_path` gives it.
         row_index: Name of their column (bigint) with the row's position in the file.
-        touched: The files that hold them.
     """
     spark = transaction.merge.spark
     jvm = Jvm.of(spark)
@@ -125,10 +123,8 @@ def mark_on_driver(
     """Mark rows as deleted from the driver, which writes the deletion vectors without a job.
 
     Args:
-        transaction: The merge's transaction.
         files: The file of each row to mark, as `_metadata.file_path` gives it.
         row_indexes: The row's position in the file (int64).
-        touched: The files that hold them.
     """
     spark = transaction.merge.spark
     jvm = Jvm.of(spark)
@@ -158,15 +154,15 @@ def stored_vectors(files: FileList) -> list[JavaObject | None]:
 
     found: list[JavaObject | None] = [None] * len(files)
     # Files without a vector take no call, however many there are.
-    places = np.flatnonzero(files.rows["has_vector"].to_numpy()).tolist()
+    indexes = np.flatnonzero(files.rows["has_vector"].to_numpy()).tolist()
     if files.adds is None:
-        for place in places:
-            found[place] = files.files.apply(place).deletionVector()
-    elif places:
-        described = [files.adds[place]["deletionVector"] for place in places]
+        for index in indexes:
+            found[index] = files.files.apply(index).deletionVector()
+    elif indexes:
+        described = [files.adds[index]["deletionVector"] for index in indexes]
         made = actions.from_json(files.spark, "actions.DeletionVectorDescriptor", described)
-        for number, place in enumerate(places):
-            found[place] = made.get(number)
+        for number, index in enumerate(indexes):
+            found[index] = made.get(number)
     return found
 
 
@@ -181,7 +177,7 @@ def _base64_vectors(touched: FileList) -> dict[str, str]:
 
 
 def _vectors(
-    files: pyarrow.ChunkedArray, row_indexes: pyarrow.ChunkedArray, there: dict[str, str]
+    files: pyarrow.ChunkedArray, row_indexes: pyarrow.ChunkedArray, vector_ids: dict[str, str]
 ) -> list[dict[str, Any]]:
     """Return Delta's `DeletionVectorData` of each file, as JSON has it."""
     import numpy as np
@@ -201,7 +197,7 @@ def _vectors(
         vectors.append(
             {
                 "filePath": name,
-                "deletionVectorId": there.get(decoded_location(name)),
+                "deletionVectorId": vector_ids.get(decoded_location(name)),
                 "deletedRowIndexSet": b64encode(_MAGIC_NUMBER + bitmap.serialize()).decode(),
                 "deletedRowIndexCount": len(bitmap),
             }
@@ -239,7 +235,6 @@ def _replaced(touched: FileList, stored: JavaObject) -> MarkedRows | None:
     them from its state or from the files, in several jobs.
 
     Args:
-        touched: The files.
         stored: A Scala Seq of Delta's DeletionVectorResults: `filePath`, `deletionVector`,
             `matchedRowCount`.
     """
@@ -263,7 +258,7 @@ def _replaced(touched: FileList, stored: JavaObject) -> MarkedRows | None:
     return MarkedRows(Jvm.of(touched.spark).seq_of(added), len(adds) - updated, updated, 0)
 
 
-def with_wide_bounds(add: actions.Action) -> str | None:
+def with_wide_bounds(add: actions.LogAction) -> str | None:
     """Return a file's statistics after rows of it were marked: its bounds are no longer tight.
 
     Only the end of the text changes, because parsing and writing all of it would round decimals.
@@ -298,12 +293,12 @@ class RemarkedFiles:
     """Files that have other deletion vectors than when they were read.
 
     Attributes:
-        then: The files as they were read.
-        now: The same files, in any order, as the newest version has them.
+        before: The files as they were read.
+        after: The same files, in any order, as the newest version has them.
     """
 
-    then: FileList
-    now: FileList
+    before: FileList
+    after: FileList
 
     def only_more(self, transaction: Transaction) -> bool:
         """Return whether every row that was marked then is marked now, too.
@@ -311,7 +306,8 @@ class RemarkedFiles:
         A RESTORE brings marked rows back.
         """
         return all(
-            _marked(transaction, then) <= _marked(transaction, now) for then, now in self._pairs()
+            _marked(transaction, before) <= _marked(transaction, after)
+            for before, after in self._pairs()
         )
 
     def united(self, transaction: Transaction, own: MarkedRows) -> MarkedRows | None:
@@ -320,49 +316,49 @@ class RemarkedFiles:
         None if another commit marked one of them, too, or if the merge left no row of a file.
 
         Args:
-            transaction: A transaction on the version of `now`.
             own: The vectors that the merge wrote; those of other files stay as they are.
         """
         import pyarrow as pa
 
         listed = actions.to_json(transaction.merge.spark, own.actions)
         own_vectors = {
-            action["path"]: place
-            for place, action in enumerate(listed)
+            action["path"]: at
+            for at, action in enumerate(listed)
             if "deletionTimestamp" not in action
         }
         files: list[str] = []
         rows: list[int] = []
-        locations = self.now.rows["location"].to_pylist()
-        for path, name, (then, now) in zip(self.now.paths, locations, self._pairs(), strict=True):
+        locations = self.after.rows["location"].to_pylist()
+        for path, name, (before, after) in zip(
+            self.after.paths, locations, self._pairs(), strict=True
+        ):
             if path not in own_vectors:
                 return None
-            place = own_vectors[path]
-            ours = own.actions.apply(place).deletionVector()
-            by_us = _marked(transaction, ours) - _marked(transaction, then)
-            if by_us & _marked(transaction, now):
+            at = own_vectors[path]
+            ours = own.actions.apply(at).deletionVector()
+            by_us = _marked(transaction, ours) - _marked(transaction, before)
+            if by_us & _marked(transaction, after):
                 return None
             rows.extend(by_us)
             files.extend([quote(name, safe="/:")] * len(by_us))  # as scans name files
         if not rows:
             return None
         names, positions = pa.chunked_array([files]), pa.chunked_array([pa.array(rows, pa.int64())])
-        again = mark_on_driver(transaction, names, positions, self.now)
-        return without_files(own, self.then).and_also(again)
+        rewritten = mark_on_driver(transaction, names, positions, self.after)
+        return without_files(own, self.before).and_also(rewritten)
 
     def _pairs(self) -> list[tuple[JavaObject | None, JavaObject | None]]:
-        """Pair each file's vector as it was read with its current one, in the order of `now`."""
-        then = dict(zip(self.then.paths, stored_vectors(self.then), strict=True))
-        now = zip(self.now.paths, stored_vectors(self.now), strict=True)
-        return [(then[path], vector) for path, vector in now]
+        """Pair each file's vector as it was read with its current one, in the order of `after`."""
+        before = dict(zip(self.before.paths, stored_vectors(self.before), strict=True))
+        after = zip(self.after.paths, stored_vectors(self.after), strict=True)
+        return [(before[path], vector) for path, vector in after]
 
 
 def without_files(own: MarkedRows, files: FileList) -> MarkedRows:
     """Remove the vectors of some files that have rows left from those that a merge wrote.
 
     Args:
-        own: The vectors.
-        files: These files, as they were when the merge read them.
+        files: The files whose vectors go, as they were when the merge read them.
     """
     import numpy as np
 

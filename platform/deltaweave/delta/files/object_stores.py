@@ -86,7 +86,7 @@ _SECONDS_TO_CONNECT, _SECONDS_TO_WAIT = 10, 30
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """How Arrow opens the files of a table.
+    """The settings by which Arrow opens the files of a table.
 
     Attributes:
         verdict: Whether it opens them as Spark does.
@@ -130,9 +130,9 @@ def _is_same_store(table: TableSnapshot, system: JavaObject, arguments: Mapping[
 
     commit = commit_file(table.log, table.version)
     _, _, key = str(commit.toString()).partition("://")
-    place = (key.partition("/")[0], *sorted(arguments.items()))
+    store = (key.partition("/")[0], *sorted(arguments.items()))
     same = _SAME_STORES.setdefault(table.spark.sparkContext, set())
-    if place in same:
+    if store in same:
         return True
     try:
         status, seen = system.getFileStatus(commit), S3FileSystem(**arguments).get_file_info(key)
@@ -143,7 +143,7 @@ def _is_same_store(table: TableSnapshot, system: JavaObject, arguments: Mapping[
         return False
     if seen.size != int(status.getLen()):
         return False
-    same.add(place)
+    same.add(store)
     return True
 
 

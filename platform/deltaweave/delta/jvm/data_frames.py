@@ -122,8 +122,8 @@ def rows_of_numbers(
     java_rows = jvm.java.util.ArrayList()
     for row in rows:
         numbers: Any = gateway.new_array(gateway.jvm.long, len(row))  # type: ignore[union-attr]
-        for place, number in enumerate(row):
-            numbers[place] = number
+        for index, number in enumerate(row):
+            numbers[index] = number
         # Objects of Long: py4j would make an Integer of a small number.
         objects = jvm.java.util.stream.LongStream.of(numbers).boxed().toArray()
         java_rows.add(jvm.sql.RowFactory.create(objects))
@@ -158,7 +158,7 @@ def _with_small_offsets(kind: pyarrow.DataType) -> pyarrow.DataType:
     if types.is_large_binary(kind):
         return pa.binary()
     if types.is_struct(kind):
-        return pa.struct([small(kind.field(place)) for place in range(kind.num_fields)])
+        return pa.struct([small(kind.field(index)) for index in range(kind.num_fields)])
     if types.is_map(kind):
         return pa.map_(small(kind.key_field), small(kind.item_field))
     return pa.list_(small(kind.value_field)) if types.is_list(kind) else kind

@@ -60,7 +60,7 @@ _AMBIGUOUS = {"DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE"}
 CATALOG_NOT_LOADED = {f"_LEGACY_ERROR_TEMP_{number}" for number in range(2214, 2219)}
 """Spark cannot load the class that spark.sql.catalog.<name> names."""
 
-KINDS: tuple[tuple[type[errors.DeltaweaveError], Set[str]], ...] = (
+ERROR_CLASSES: tuple[tuple[type[errors.DeltaweaveError], Set[str]], ...] = (
     (errors.TableNotFoundError, _NOT_FOUND),
     (errors.NotADeltaTableError, _NOT_DELTA),
     (errors.AmbiguousMatchError, _AMBIGUOUS),
@@ -80,20 +80,20 @@ class ExceededLimit:
     """A limit that was exceeded.
 
     Attributes:
-        said: A pattern of the errors' messages.
+        pattern: A pattern of the errors' messages.
         limit: What was not enough, or too much.
         settings: What sets it.
         hint: What to do.
     """
 
-    said: str
+    pattern: str
     limit: str
     settings: tuple[str, ...]
     hint: str
 
-    def about(self, said: str) -> dict[str, Any]:
+    def about(self, message: str) -> dict[str, Any]:
         """Return the arguments of a LimitExceededError for an error's message."""
-        problem = f"{self.limit}: {said}"
+        problem = f"{self.limit}: {message}"
         return {"problem": problem, "hint": self.hint, "settings": self.settings}
 
 
@@ -162,9 +162,9 @@ _KILLED = -9  # as the machine does with the largest process if its memory runs 
 _DYING_SECONDS = 5
 
 
-def exceeded_limit(said: str) -> ExceededLimit | None:
+def exceeded_limit(message: str) -> ExceededLimit | None:
     """Return the limit that a Java exception's class and message are about, or None."""
-    return next((limit for limit in _LIMITS if re.search(limit.said, said)), None)
+    return next((limit for limit in _LIMITS if re.search(limit.pattern, message)), None)
 
 
 def limit_that_ended_the_jvm() -> ExceededLimit | None:
@@ -240,9 +240,6 @@ def translated(
     """Raise errors of the block as ours; the original error is the cause.
 
     Args:
-        table: What the message calls the table.
-        operation: What was being done.
-        version: The table version it read.
         otherwise: The class for errors that match no other class.
         commits: Whether the block commits, so that an error may come after the commit. Otherwise
             every error says that nothing was committed.
@@ -271,10 +268,10 @@ def reported_by(error: BaseException) -> str:
     """Return the first line of an error's message, from the JVM if that still runs."""
     try:
         java_error = _java_exception(error)
-        said = str(error) if java_error is None else java_error.getMessage()
+        message = str(error) if java_error is None else java_error.getMessage()
     except Exception:
-        said = None
-    return (str(said or "").strip() or type(error).__name__).splitlines()[0]
+        message = None
+    return (str(message or "").strip() or type(error).__name__).splitlines()[0]
 
 
 def _translation(
@@ -311,9 +308,9 @@ def _first_line(arguments: dict[str, Any]) -> str:
     return (str(arguments["problem"]).strip().splitlines() or ["it cannot be reached"])[0]
 
 
-def _session_has_ended(said: str = "") -> bool:
+def _session_has_ended(message: str = "") -> bool:
     """Return whether this process's Spark has been stopped, or its JVM cannot be reached."""
-    if _SESSION_ENDED.search(said):
+    if _SESSION_ENDED.search(message):
         return True
     context: Any = SparkContext._active_spark_context
     if context is None or context._jsc is None:
@@ -347,7 +344,7 @@ def _kind_and_arguments(
             arguments = _arguments(cause)
             return errors.LimitExceededError, arguments | limit.about(_first_line(arguments))
     for cause in chain:
-        kind = _kind(cause)
+        kind = _error_type(cause)
         if kind is not None:
             return kind, _arguments(cause)
     denied = next((cause for cause in chain if _DENIES.match(str(cause.toString()))), None)
@@ -356,8 +353,8 @@ def _kind_and_arguments(
         return errors.AccessDeniedError, {"problem": refused}
     # The outermost exceptions only report an aborted job. An exception without an error class may
     # not name the file or value.
-    told = next((cause for cause in reversed(chain) if _error_class(cause)), chain[-1])
-    return otherwise, _with_file(_arguments(told), chain)
+    classified = next((cause for cause in reversed(chain) if _error_class(cause)), chain[-1])
+    return otherwise, _with_file(_arguments(classified), chain)
 
 
 def _with_file(arguments: dict[str, Any], chain: list[JavaObject]) -> dict[str, Any]:
@@ -401,15 +398,15 @@ def _arguments(java_error: JavaObject) -> dict[str, Any]:
     return arguments
 
 
-def _without_traceback(said: str) -> str:
+def _without_traceback(message: str) -> str:
     """Shorten a Python worker's error to its message; the cause has the traceback."""
-    _, is_traceback, last = said.rpartition(_TRACEBACK)
+    _, is_traceback, last = message.rpartition(_TRACEBACK)
     if not is_traceback:
-        return said
+        return message
     lines = last.strip("\n").split("\n")
     raised = list(dropwhile(lambda line: line.startswith(" ") or not line, lines))
     # The first line begins with the class and its module.
-    return re.sub(r"^[\w.]+: ", "", "\n".join(raised)).strip() or said
+    return re.sub(r"^[\w.]+: ", "", "\n".join(raised)).strip() or message
 
 
 def _causes(java_error: JavaObject) -> Iterator[JavaObject]:
@@ -421,10 +418,10 @@ def _causes(java_error: JavaObject) -> Iterator[JavaObject]:
         java_error = java_error.getCause()
 
 
-def _kind(java_error: JavaObject) -> type[errors.DeltaweaveError] | None:
+def _error_type(java_error: JavaObject) -> type[errors.DeltaweaveError] | None:
     name = java_error.getClass().getName()
     error_class = (_error_class(java_error) or "").split(".")[0]
-    for known, classes in KINDS:
+    for known, classes in ERROR_CLASSES:
         if error_class in classes:
             return known
     if "InvariantViolation" in name:
@@ -486,13 +483,7 @@ class DeltaMessage:
 
 
 def delta_message(spark: SparkSession, name: str, *, with_session: bool = False) -> DeltaMessage:
-    """Read the message of the error that Delta's `DeltaErrors.name()` builds.
-
-    Args:
-        spark: The session.
-        name: The method's name.
-        with_session: Whether the method takes the session.
-    """
+    """Read the message of the error that Delta's `DeltaErrors.name()` builds."""
     return DeltaMessage.of(_built(spark, name, with_session))
 
 

@@ -124,15 +124,7 @@ class _Class(JavaClass):  # type: ignore[misc]
 
 
 class Jvm:
-    """The JVM as a session sees it: `Jvm.of(spark)`.
-
-    Attributes:
-        spark: The session.
-        io: The package of this name; so are `java`, `org` and `scala`.
-        sql: Spark's package `org.apache.spark.sql`.
-        catalyst: Spark's package of plans, expressions and rules.
-        delta: Delta's package.
-    """
+    """The JVM as a session sees it: `Jvm.of(spark)`."""
 
     __slots__ = ("_names", "spark")
 
@@ -152,10 +144,28 @@ class Jvm:
             _NAMES[context], _RELEASES[context] = names, found
         return cls(spark, _NAMES[context])
 
-    def __getattr__(self, package: str) -> Names:
-        if package not in ("io", "java", "org", "scala"):
-            raise AttributeError(package)
-        found: Names = getattr(self._names, package)
+    @property
+    def io(self) -> Names:
+        """The package `io`."""
+        return self._package("io")
+
+    @property
+    def java(self) -> Names:
+        """The package `java`."""
+        return self._package("java")
+
+    @property
+    def org(self) -> Names:
+        """The package `org`."""
+        return self._package("org")
+
+    @property
+    def scala(self) -> Names:
+        """The package `scala`."""
+        return self._package("scala")
+
+    def _package(self, name: str) -> Names:
+        found: Names = getattr(self._names, name)
         return found
 
     @property
@@ -491,8 +501,8 @@ def check_is_classic(spark: object) -> None:
     """Refuse what is no session of this process's JVM.
 
     Raises:
-        UnsupportedSessionError: It is a session of Spark Connect.
-        StatementError: It is no session.
+        UnsupportedSessionError: `spark` is a session of Spark Connect.
+        StatementError: `spark` is no SparkSession.
     """
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise errors.UnsupportedSessionError(
@@ -504,7 +514,7 @@ def check_is_classic(spark: object) -> None:
         )
     if not isinstance(spark, SparkSession):
         raise errors.StatementError(
-            f"the first argument is {_kind(spark)}, and a SparkSession is needed.",
+            f"the first argument is {_type_name(spark)}, and a SparkSession is needed.",
             operation="opening the session",
             state=errors.NOTHING_DONE,
             hint="Give the session first, e.g. deltaweave.local_session().",
@@ -550,8 +560,8 @@ def check_is_data_frame(rows: object, argument: str, *, table: str, operation: s
     """Refuse rows that are no DataFrame of a classic session.
 
     Raises:
-        UnsupportedSessionError: They are of Spark Connect.
-        StatementError: They are of another type.
+        UnsupportedSessionError: The rows are of Spark Connect.
+        StatementError: The rows are no DataFrame.
     """
     session = None if _library(rows) in _HINTS else getattr(rows, "sparkSession", None)
     if session is not None:
@@ -559,7 +569,7 @@ def check_is_data_frame(rows: object, argument: str, *, table: str, operation: s
         return
     hint = _HINTS.get(_library(rows), "Give a DataFrame of the session.")
     raise errors.StatementError(
-        f"{argument} is {_kind(rows)}, and a Spark DataFrame is needed.",
+        f"{argument} is {_type_name(rows)}, and a Spark DataFrame is needed.",
         table=table,
         operation=operation,
         hint=hint,
@@ -578,7 +588,7 @@ def check_is_path_or_name(given: object) -> None:
     if _library(given) == "delta":
         hint = "Give its path, table.detail().first().location, or its name."
     raise errors.StatementError(
-        f"the table is given as {_kind(given)}, and its path or name is needed.",
+        f"the table is given as {_type_name(given)}, and its path or name is needed.",
         operation="opening",
         state=errors.NOTHING_DONE,
         hint=hint,
@@ -589,7 +599,7 @@ def _library(value: object) -> str:
     return type(value).__module__.split(".")[0]
 
 
-def _kind(value: object) -> str:
+def _type_name(value: object) -> str:
     """Name a type as its users call it, e.g. `a pandas DataFrame`."""
     library, name = _library(value), type(value).__name__
     if library == "builtins":

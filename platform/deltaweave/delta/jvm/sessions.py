@@ -34,7 +34,7 @@ LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
 """Setting in which Delta notes the version of the session's last commit, to any table."""
 
 PAIR_VERSION = "spark.databricks.delta.write.txnVersion"
-"""Setting with the version of the session's idempotency pair, which may be reset after its use."""
+"""Setting with the version of the session's transaction id, which may be reset after its use."""
 
 _SET_BY_COMMITS = (LAST_COMMIT, PAIR_VERSION)
 
@@ -131,7 +131,7 @@ def active(spark: SparkSession) -> Iterator[None]:
     Spark's parser and rules take their settings from it (time zone, ANSI), as do Delta's.
 
     Raises:
-        UnsupportedSessionError: It is a session of Spark Connect, which has no JVM here.
+        UnsupportedSessionError: The session is of Spark Connect, which has no JVM here.
         SessionEndedError: The session, or its JVM, has ended.
     """
     check_is_classic(spark)
@@ -166,7 +166,7 @@ def number_setting(
     """Read a setting that is a number, 0 or greater.
 
     Raises:
-        SettingError: It is no such number.
+        SettingError: The value is no such number.
     """
     given = spark.conf.get(key, None)
     if given is None:
@@ -220,13 +220,13 @@ def alongside(spark: SparkSession, work: Callable[[], Result]) -> Iterator[Futur
 
     Delta's active transaction belongs to one thread: work that needs it must make it active.
     """
-    begun = started(spark, work)
+    background = started(spark, work)
     try:
         if Jvm.of(spark).delta_line < (4, 3):
-            begun.future.result()
-        yield begun.future
+            background.future.result()
+        yield background.future
     finally:
-        begun.thread.join()
+        background.thread.join()
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,6 @@ class StartedWork(Generic[Result]):
     """Work that a second thread does.
 
     Attributes:
-        thread: The thread.
         future: Gets the work's result or error.
     """
 
@@ -286,10 +285,10 @@ def raise_hidden_interrupts() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        came = _interrupts_behind(error).items() - before.items()
-        if not came:
+        raised = _interrupts_behind(error).items() - before.items()
+        if not raised:
             raise
-        raise next(iter(came))[1] from None
+        raise next(iter(raised))[1] from None
 
 
 def _interrupts_behind(error: BaseException | None) -> dict[int, BaseException]:

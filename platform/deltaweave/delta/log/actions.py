@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-Action = dict[str, Any]
+LogAction = dict[str, Any]
 
 # Spark reads more actions than these as rows; their text would be long.
 FEW = 1_000
@@ -51,7 +51,7 @@ def to_json(spark: SparkSession, objects: JavaObject) -> Any:
     return json.loads(Jvm.text_of(text.getBuffer()))
 
 
-def from_json(spark: SparkSession, kind: str, actions: Sequence[Action]) -> JavaObject:
+def from_json(spark: SparkSession, kind: str, actions: Sequence[LogAction]) -> JavaObject:
     """Build a Java list of Delta's case classes of one kind, e.g. `actions.AddFile`."""
     mapper, jvm = _mapper(spark), Jvm.of(spark)
 
@@ -87,7 +87,7 @@ def json_numbers(spark: SparkSession, numbers: Sequence[int]) -> JavaObject:
     return _mapper(spark).readValue(json.dumps(numbers), lists)
 
 
-def removal(add: Action, timestamp_ms: int) -> Action:
+def removal(add: LogAction, timestamp_ms: int) -> LogAction:
     """Build the RemoveFile that takes a file out of the table, with the fields that it needs."""
     return {
         **{name: add[name] for name in KEPT_BY_REMOVAL if name in add},

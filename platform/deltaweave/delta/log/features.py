@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TableFeature:
-    """What the engine does with tables that have a feature (Delta protocol, "Table Features").
+    """The engine's answers for tables with a feature (Delta protocol, "Table Features").
 
     Attributes:
         name: The feature's name in the protocol.
@@ -37,12 +37,7 @@ class TableFeature:
     by_metadata: bool = False
 
     def applies(self, names: Set[str], metadata: TableMetadata) -> bool:
-        """Return whether the answers are about a table.
-
-        Args:
-            names: The features that its protocol lists or implies.
-            metadata: Its metadata.
-        """
+        """Return whether the answers are about a table."""
         return (self.by_metadata or self.name in names) and self.is_used(metadata)
 
 
@@ -196,7 +191,7 @@ def may_rebase(snapshot: TableSnapshot) -> Verdict:
     of_features = _answer(snapshot, lambda feature: feature.rebase)
     if not of_features.ok:
         return of_features
-    of_properties = (property_verdict(*pair) for pair in snapshot.metadata.properties.items())
+    of_properties = (property_verdict(*each) for each in snapshot.metadata.properties.items())
     return next((verdict for verdict in of_properties if not verdict.ok), YES)
 
 
@@ -225,12 +220,8 @@ def property_verdict(name: str, value: str) -> Verdict:
 def refuse_unsupported(snapshot: TableSnapshot, *, table: str) -> None:
     """Refuse a table with unsupported features, before anything is read or written.
 
-    Args:
-        snapshot: The table's version.
-        table: What messages call the table.
-
     Raises:
-        UnsupportedFeatureError: It names every refused feature.
+        UnsupportedFeatureError: The table has refused features; the error names all of them.
     """
     refused = sorted(snapshot.feature_names - FEATURES.keys())
     if refused:

@@ -32,7 +32,7 @@ from deltaweave.delta.jvm import (
     reads_leniently,
 )
 from deltaweave.delta.log import actions
-from deltaweave.delta.log.actions import Action, absolute_location, encoder, location_in
+from deltaweave.delta.log.actions import LogAction, absolute_location, encoder, location_in
 from deltaweave.delta.log.statistic_bounds import (
     Statistics,
     num_physical_rows,
@@ -75,7 +75,6 @@ class FileList:
     """Data files of one snapshot: a Scala Seq of AddFile, and what Python needs to know of them.
 
     Attributes:
-        spark: The session.
         listed: The AddFiles, or where they are chosen from.
         data_path: Where the table's data is.
         have_statistics: Whether they have all of their statistics. Delta's data skipping leaves
@@ -88,7 +87,7 @@ class FileList:
     have_statistics: bool = False
 
     @staticmethod
-    def of_actions(spark: SparkSession, adds: list[actions.Action], data_path: str) -> FileList:
+    def of_actions(spark: SparkSession, adds: list[actions.LogAction], data_path: str) -> FileList:
         """Build a list of new files from their AddFiles as JSON, which stay unchanged."""
         made = actions.from_json(spark, "actions.AddFile", adds)
         files = FileList(spark, Jvm.of(spark).seq_of(made), data_path)
@@ -112,10 +111,12 @@ class FileList:
         return files
 
     @cached_property
-    def adds(self) -> list[actions.Action] | None:
+    def adds(self) -> list[actions.LogAction] | None:
         """The AddFiles as the log has them, in order; None if there are many."""
         few = len(self) <= actions.FEW
-        adds: list[actions.Action] | None = actions.to_json(self.spark, self.files) if few else None
+        adds: list[actions.LogAction] | None = (
+            actions.to_json(self.spark, self.files) if few else None
+        )
         return adds
 
     @cached_property
@@ -152,7 +153,7 @@ class FileList:
         rows = map(self._row, self.adds, self.statistics)
         return pa.Table.from_pylist(list(rows), schema)
 
-    def _row(self, add: actions.Action, statistics: Statistics) -> dict[str, Any]:
+    def _row(self, add: actions.LogAction, statistics: Statistics) -> dict[str, Any]:
         vector = add.get("deletionVector")
         marked = vector["cardinality"] if vector else 0
         physical = num_physical_rows(statistics)
@@ -254,7 +255,7 @@ class FileList:
         return tuple(self.rows["path"].to_pylist())
 
     def and_also(self, others: FileList) -> FileList:
-        """Return these files and others of the same table."""
+        """Return the files of both lists, which are of the same table."""
         return FileList(self.spark, self.files.appendedAll(others.files), self.data_path)
 
     def where(self, mask: numpy.ndarray) -> FileList:
@@ -314,7 +315,7 @@ class FileList:
 
 @dataclass(frozen=True)
 class FileLayout:
-    """How the rows of a version are spread over its files, by the log alone.
+    """The distribution of rows over the files of a version, by the log alone.
 
     Attributes:
         files: How many data files there are.
@@ -360,7 +361,7 @@ def layout_of(files: DataFrame, small_file_bytes: int) -> FileLayout:
     return FileLayout(**{name: int(row[name] or 0) for name in names})
 
 
-def layout_in_log(adds: Sequence[Action], small_file_bytes: int) -> FileLayout:
+def layout_in_log(adds: Sequence[LogAction], small_file_bytes: int) -> FileLayout:
     """Measure the layout of files by their AddFiles, without Spark."""
     small = Counter(
         tuple(sorted(add["partitionValues"].items()))
@@ -398,7 +399,7 @@ def file_versions(files: FileList) -> list[FileVersion]:
     """Return the files as their version of the table has them, in order; a query for many."""
     if files.adds is not None:
         return [_file_version(add) for add in files.adds]
-    found = files.rows_with({"row_ids": _joined(_OF_ROW_IDS), "vector": vector_column()})
+    found = files.rows_with({"row_ids": _joined_texts_of(_OF_ROW_IDS), "vector": vector_column()})
     columns = [found[name].to_pylist() for name in FileVersion._fields]
     return [FileVersion(*each) for each in zip(*columns, strict=True)]
 
@@ -414,24 +415,24 @@ def files_not_in(files: FileList, others: FileList) -> FileList:
 
 def vector_column() -> Column:
     """Build the text of a deletion vector in rows of AddFiles, equal to `FileVersion.vector`."""
-    return _joined([f"deletionVector.{name}" for name in _OF_VECTOR])
+    return _joined_texts_of([f"deletionVector.{name}" for name in _OF_VECTOR])
 
 
-def _joined(names: Sequence[str]) -> Column:
+def _joined_texts_of(names: Sequence[str]) -> Column:
     texts = [F.coalesce(F.col(name).cast("string"), F.lit("")) for name in names]
     return F.concat_ws("|", *texts)
 
 
-def vector_of(action: Action) -> str:
+def vector_of(action: LogAction) -> str:
     """Return the text of a deletion vector of an AddFile or RemoveFile, as `FileVersion.vector`."""
     return _joined_texts(action.get("deletionVector") or {}, _OF_VECTOR)
 
 
-def _file_version(add: Action) -> FileVersion:
+def _file_version(add: LogAction) -> FileVersion:
     return FileVersion(add["path"], _joined_texts(add, _OF_ROW_IDS), vector_of(add))
 
 
-def _joined_texts(values: Action, names: tuple[str, ...]) -> str:
+def _joined_texts(values: LogAction, names: tuple[str, ...]) -> str:
     return "|".join("" if values.get(name) is None else str(values[name]) for name in names)
 
 

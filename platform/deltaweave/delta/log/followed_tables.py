@@ -47,10 +47,7 @@ class Checksum:
     deleted. So what it lists counts only if it names the commit that its version has in the log.
 
     Attributes:
-        spark: The session.
-        log: Delta's log of the table.
         data_path: Where the table's data is.
-        version: The version.
         checksum: Delta's VersionChecksum.
     """
 
@@ -142,7 +139,6 @@ class _Kept(NamedTuple):
     """The files of a version.
 
     Attributes:
-        version: The version.
         commit: The id of the commit that made it.
         files: Scala Seq of all of its AddFiles.
     """

@@ -33,7 +33,6 @@ class TableMetadata:
         created_at_ms: When the table with this id was created, in ms since 1970, or None.
         schema_text: The columns, as Spark's JSON.
         partition_columns: The names of the partition columns, in order.
-        properties: The table properties.
     """
 
     id: str
@@ -48,7 +47,7 @@ class TableMetadata:
         return TableMetadata.of_action(actions.to_json(spark, metadata))
 
     @staticmethod
-    def of_action(fields: actions.Action) -> TableMetadata:
+    def of_action(fields: actions.LogAction) -> TableMetadata:
         """Read the action as the log has it."""
         return TableMetadata(
             fields["id"],

@@ -211,11 +211,7 @@ class TableSnapshot:
         return None if row["unknown"] else int(row["rows"] or 0)
 
     def layout(self, small_file_bytes: int) -> FileLayout:
-        """Return how the rows are spread over the files; one job over the file list.
-
-        Args:
-            small_file_bytes: Size below which a file is small.
-        """
+        """Return how the rows are spread over the files; one job over the file list."""
         return layout_of(self.files, small_file_bytes)
 
     def is_clustered(self) -> bool:

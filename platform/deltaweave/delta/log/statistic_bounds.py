@@ -62,7 +62,7 @@ def itself(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Meaning:
-    """How bounds of a type are read and widened.
+    """The way in which bounds of a type are read and widened.
 
     Attributes:
         read: Reads a written bound; None, a ValueError or an ArithmeticError if it is not
@@ -117,7 +117,7 @@ def _single(value: Any) -> float | None:
         return None
 
 
-def _text(value: Any) -> str | None:
+def _string_or_none(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
@@ -272,7 +272,7 @@ MEANINGS: dict[type[DataType], Meaning] = {
     DecimalType: Meaning(_decimal, _below_decimal, _above_decimal),
     FloatType: Meaning(_single, _below_single, _above_single),
     DoubleType: Meaning(_double),
-    StringType: Meaning(_text, _below_text, _above_text),
+    StringType: Meaning(_string_or_none, _below_text, _above_text),
     DateType: Meaning(_date, _below_date, _above_date),
     TimestampType: Meaning(_moment, _below_time, _above_time),
     TimestampNTZType: Meaning(_local_time, _below_time, _above_time),

@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 )
 
 from deltaweave.delta.jvm import collected
-from deltaweave.delta.log.actions import Action
+from deltaweave.delta.log.actions import LogAction
 from deltaweave.delta.log.file_list import FileList
 from deltaweave.delta.log.metadata import TableMetadata
 from deltaweave.delta.log.snapshot import TableSnapshot
@@ -58,7 +58,7 @@ def python_values(column: pyarrow.Array | pyarrow.ChunkedArray) -> list[Any] | N
     Timestamps become microseconds since 1970: in UTC, or as written if they have no time zone.
     Python's own timestamps end with the year 9999, whatever the time zone.
     """
-    column = _numbered(column)
+    column = _times_as_numbers(column)
     if not column.null_count and _is_number(column.type):
         return list(column.to_numpy().tolist())  # many times faster
     try:
@@ -73,7 +73,7 @@ def sorted_values(column: pyarrow.ChunkedArray) -> Sequence[Any] | None:
     import pyarrow.compute as pc
     import pyarrow.types as types
 
-    column = _numbered(column)
+    column = _times_as_numbers(column)
     if _is_number(column.type):  # 8 bytes each instead of the 40 in a list
         code = "d" if types.is_floating(column.type) else "q"
         values = np.sort(column.to_numpy()).astype(code)
@@ -83,7 +83,7 @@ def sorted_values(column: pyarrow.ChunkedArray) -> Sequence[Any] | None:
     return python_values(pc.unique(column).sort())
 
 
-def _numbered(
+def _times_as_numbers(
     column: pyarrow.Array | pyarrow.ChunkedArray,
 ) -> pyarrow.Array | pyarrow.ChunkedArray:
     """Convert timestamps of a column to whole numbers; other columns stay."""
@@ -129,7 +129,6 @@ def bounds(
 
     Args:
         table: The version of the table that the files are of.
-        files: The files.
         columns: The path of each column or nested field, and the type in which to read it: its own
             or a wider one, for which `are_bounded` holds.
     """
@@ -144,7 +143,7 @@ def bounds(
 
 def bounds_in_log(
     metadata: TableMetadata,
-    adds: Sequence[Action],
+    adds: Sequence[LogAction],
     columns: Sequence[tuple[Sequence[str], DataType]],
 ) -> list[Bounds] | None:
     """Return the bounds of some columns by AddFiles alone; None if Spark has to read them."""
@@ -241,7 +240,7 @@ def _known_column(
 
 
 def _in_text(
-    adds: Sequence[Action], statistics: Sequence[Statistics], columns: Sequence[_KnownColumn]
+    adds: Sequence[LogAction], statistics: Sequence[Statistics], columns: Sequence[_KnownColumn]
 ) -> list[_Raw] | None:
     """Read the statistics in the log's text; None if Spark has to read them."""
     if any(column.is_cast_by_spark for column in columns):
@@ -251,7 +250,7 @@ def _in_text(
     for column in columns:
         if column.is_partition:
             name = column.path[0]
-            found.append(_of_partitions([add["partitionValues"].get(name) for add in adds]))
+            found.append(_partition_bounds([add["partitionValues"].get(name) for add in adds]))
             continue
         lows, highs, nulls = (
             [_at(each.get(kind), column.path) for each in statistics] for kind in _KINDS
@@ -260,7 +259,7 @@ def _in_text(
     return found
 
 
-def _of_partitions(values: list[Any]) -> _Raw:
+def _partition_bounds(values: list[Any]) -> _Raw:
     """Return the statistics of a partition column; "" may mean null (Delta protocol)."""
     nulls = [None if value == "" else int(value is None) for value in values]
     return _Raw(values, values, nulls, [1] * len(values))
@@ -287,22 +286,22 @@ def _queried(table: TableSnapshot, files: FileList, columns: Sequence[_KnownColu
     else:
         named = [column.alias(name) for name, column in asked.items()]
         found = collected(table.files.select("path", *named))
-    place = {path: i for i, path in enumerate(found["path"].to_pylist())}
-    places = [place.get(path) for path in files.paths]
+    index_of = {path: i for i, path in enumerate(found["path"].to_pylist())}
+    indexes = [index_of.get(path) for path in files.paths]
 
-    def placed(values: pyarrow.ChunkedArray) -> list[Any]:
+    def in_order(values: pyarrow.ChunkedArray) -> list[Any]:
         known = python_values(values)
         assert known is not None, "numbers and texts"
-        return [None if at is None else known[at] for at in places]
+        return [None if at is None else known[at] for at in indexes]
 
     statistics = found["statistics"]
-    rows = placed(_field(statistics, ("numRecords",)))
+    rows = in_order(_field(statistics, ("numRecords",)))
     raw = []
     for i, column in enumerate(columns):
         if column.is_partition:
-            raw.append(_of_partitions(placed(found[f"partition_{i}"])))
+            raw.append(_partition_bounds(in_order(found[f"partition_{i}"])))
             continue
-        lows, highs, nulls = (placed(_field(statistics, (kind, *column.path))) for kind in _KINDS)
+        lows, highs, nulls = (in_order(_field(statistics, (kind, *column.path))) for kind in _KINDS)
         raw.append(_Raw(lows, highs, nulls, rows))
     return raw
 
@@ -358,7 +357,6 @@ class KeyOverlap:
     The ranges are those by which merges skip files: what writers round or truncate is widened.
 
     Attributes:
-        column: The column's name.
         files: Files that may hold a key: all but those where the column is null in every row.
         files_without_bounds: Those whose lowest or highest value is not known.
         overlapping_files: Those whose range overlaps the range of another file.
@@ -380,8 +378,6 @@ def key_overlaps(table: TableSnapshot, files: FileList, columns: Sequence[str]) 
     """Measure the overlap of each column's ranges in the files of a version.
 
     Args:
-        table: The version.
-        files: All its files.
         columns: Columns as the table spells them, whose types `are_bounded` holds of.
     """
     known = bounds(table, files, _typed(table.schema, columns))
@@ -389,7 +385,7 @@ def key_overlaps(table: TableSnapshot, files: FileList, columns: Sequence[str]) 
 
 
 def key_overlaps_in_log(
-    metadata: TableMetadata, adds: Sequence[Action], columns: Sequence[str]
+    metadata: TableMetadata, adds: Sequence[LogAction], columns: Sequence[str]
 ) -> list[KeyOverlap] | None:
     """Measure the overlap of ranges by AddFiles alone; None if Spark has to read them."""
     known = bounds_in_log(metadata, adds, _typed(metadata.schema, columns))
@@ -402,12 +398,10 @@ def bounded_columns(schema: StructType, names: Sequence[str], table: str) -> lis
     """Return columns that statistics bound, as the table spells them.
 
     Args:
-        schema: The table's columns.
-        names: Their names in any case.
-        table: The table, for the error message.
+        names: The columns' names in any case.
 
     Raises:
-        StatementError: There is no such column, or statistics do not bound its type.
+        StatementError: A column is missing, or statistics do not bound its type.
     """
     fields = {field.name.lower(): field for field in schema}
     for name in names:

@@ -190,7 +190,6 @@ class TableLog:
 
     Attributes:
         spark: The session that opened it.
-        log: Delta's DeltaLog.
     """
 
     spark: SparkSession
@@ -232,7 +231,6 @@ class Commit:
         version: The version that it made.
         at_ms: When it was made, by its writer's clock, in ms since 1970.
         operation: Delta's name of what it did; empty if its writer gave none.
-        parameters: The operation's parameters.
         applied: The application ids that it holds, with their versions.
         created_at_ms: When the table of its metadata was created, in ms since 1970; None if it has
             no metadata, or that lacks it. A clone has the time of its source.
@@ -301,7 +299,7 @@ def commit_from(version: int, actions: Iterable[Mapping[str, Any]]) -> Commit:
         int(info.get("inCommitTimestamp") or info.get("timestamp") or 0),
         info.get("operation") or "",
         info.get("operationParameters") or {},
-        {pair["appId"]: int(pair["version"]) for pair in pairs},
+        {each["appId"]: int(each["version"]) for each in pairs},
         metadata[0].get("createdTime") if metadata else None,
         info.get("readVersion"),
     )

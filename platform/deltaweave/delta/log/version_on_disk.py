@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from deltaweave.delta.log.actions import Action, commit_name
+from deltaweave.delta.log.actions import LogAction, commit_name
 from deltaweave.delta.log.file_list import vector_of
 from deltaweave.delta.log.metadata import TableMetadata
 
@@ -78,7 +78,6 @@ class VersionOnDisk:
 
     Attributes:
         data_path: Where the table's data is, e.g. `file:/lake/orders`, as Delta has it.
-        version: The version.
         metadata: Its columns, partition columns and properties.
         adds: The AddFiles of its data files.
     """
@@ -86,7 +85,7 @@ class VersionOnDisk:
     data_path: str
     version: int
     metadata: TableMetadata
-    adds: Sequence[Action]
+    adds: Sequence[LogAction]
 
 
 def newest_on_disk(table: Path) -> VersionOnDisk | None:
@@ -100,12 +99,12 @@ def newest_on_disk(table: Path) -> VersionOnDisk | None:
         OSError: The log cannot be read.
     """
     try:
-        return _read(table, table / "_delta_log")
+        return _read_version(table, table / "_delta_log")
     except (KeyError, TypeError, ValueError):  # Delta reports what is damaged
         return None
 
 
-def _read(table: Path, log: Path) -> VersionOnDisk | None:
+def _read_version(table: Path, log: Path) -> VersionOnDisk | None:
     names = [each.name for each in log.iterdir()]
     checkpoint, parts = newest_checkpoint(names)
     commits = sorted(each for each in names if _COMMIT.fullmatch(each))
@@ -116,7 +115,7 @@ def _read(table: Path, log: Path) -> VersionOnDisk | None:
     if version < 0 or not is_whole or sum(each.stat().st_size for each in read) > _MAX_LOG_BYTES:
         return None
     metadata: TableMetadata | None = None
-    files: dict[tuple[str, str], Action] = {}
+    files: dict[tuple[str, str], LogAction] = {}
     for action in _actions(read):
         if "sidecar" in action:
             return None
@@ -134,7 +133,7 @@ def _read(table: Path, log: Path) -> VersionOnDisk | None:
     return VersionOnDisk(f"file:{table.absolute()}", version, metadata, adds)
 
 
-def _actions(files: Sequence[Path]) -> Iterator[Action]:
+def _actions(files: Sequence[Path]) -> Iterator[LogAction]:
     """Yield the actions of a checkpoint's files and of commits, in order.
 
     Raises:
@@ -148,7 +147,7 @@ def _actions(files: Sequence[Path]) -> Iterator[Action]:
                 if decoded_bytes > _MAX_LOG_BYTES:
                     raise _LeftToSparkError("the checkpoint is long")
                 for row in batch.to_pylist():
-                    yield {kind: _plain(each) for kind, each in row.items() if each is not None}
+                    yield {kind: _with_maps(each) for kind, each in row.items() if each is not None}
         elif ".checkpoint." in file.name:
             raise _LeftToSparkError("the checkpoint is JSON")
         else:
@@ -167,13 +166,13 @@ def _in_checkpoint(file: Path) -> Iterator[pyarrow.RecordBatch]:
         yield from checkpoint.iter_batches(_ROWS_AT_ONCE, columns=columns)
 
 
-def _plain(action: Action) -> Action:
+def _with_maps(action: LogAction) -> LogAction:
     """Return an action with dicts for its maps, which Arrow has as lists of pairs."""
     maps = ("partitionValues", "configuration")
     return {name: dict(value or ()) if name in maps else value for name, value in action.items()}
 
 
-def _matches_checksum(file: Path, adds: Sequence[Action]) -> bool:
+def _matches_checksum(file: Path, adds: Sequence[LogAction]) -> bool:
     try:
         checksum: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -16,7 +16,8 @@ from deltaweave.delta.scan.dependence import (
 )
 from deltaweave.delta.scan.kept_rows import cached, checkpointed, from_cache, materialized
 from deltaweave.delta.scan.source import (
-    OPERATORS,
+    UNSTABLE_OPERATORS,
+    ListedRows,
     SourceFiles,
     estimated_bytes,
     is_cached,
@@ -36,8 +37,9 @@ from deltaweave.delta.scan.target_rows import (
 
 __all__ = [
     "METADATA_COLUMN",
-    "OPERATORS",
+    "UNSTABLE_OPERATORS",
     "Dependence",
+    "ListedRows",
     "SourceFiles",
     "TrackedColumns",
     "cached",

@@ -141,7 +141,7 @@ _STREAM_ID = "sql.streaming.queryId"
 
 
 class DependsOnTarget(IntEnum):
-    """How the rows of a query depend on the target's versions."""
+    """The ways in which the rows of a query depend on the target's versions."""
 
     NO = 0
     """They stay the same whatever is committed to the target."""
@@ -153,7 +153,7 @@ class DependsOnTarget(IntEnum):
 
 @dataclass(frozen=True)
 class Dependence:
-    """How the rows of a query depend on the target, and which part of its plan shows it.
+    """The dependence of a query on the target, and the part of its plan that shows it.
 
     Attributes:
         on_target: How they depend on it.
@@ -181,7 +181,7 @@ class Dependence:
 _NONE = Dependence(DependsOnTarget.NO)
 
 
-def _newest(because: str) -> Dependence:
+def _depends_on_newest(because: str) -> Dependence:
     return Dependence(DependsOnTarget.NEWEST, because)
 
 
@@ -245,7 +245,7 @@ class _Search:
         nodes = self.jvm.nodes_within(self.jvm.seq([plan]))
         classes = self.jvm.class_names(nodes)
         of_leaves = {leaf.getClass().getName() for leaf in leaves}
-        unknown = classes - OPERATORS - USER_OPERATORS - of_leaves
+        unknown = classes - KNOWN_OPERATORS - USER_OPERATORS - of_leaves
         if unknown:
             return _unknown(f"the operator {_simple(unknown)[0]}")
         found = [self._of_leaf(leaf) for leaf in leaves]
@@ -254,7 +254,7 @@ class _Search:
         if "PythonUDTF" in code:  # its `analyze` ran when the statement was analyzed
             found.append(_unknown("a Python table function"))
         elif code:
-            found.append(_newest(f"{code[0]}, which may read anything"))
+            found.append(_depends_on_newest(f"{code[0]}, which may read anything"))
         return _most(found)
 
     def _of_leaf(self, leaf: Plan) -> Dependence:
@@ -292,7 +292,7 @@ class _Search:
             return _NONE
         by_log = self.jvm.is_a(index, f"{_DELTA_FILES}TahoeLogFileIndex")
         if by_log and log.isSameLogAs(self.merge.target_log):
-            return _newest("the target itself")
+            return _depends_on_newest("the target itself")
         return _unknown("files or a copy of the target")
 
     def _is_target(self, log: DeltaLog) -> bool:
@@ -377,7 +377,7 @@ LEAVES = _of(
 ) | _of("org.apache.spark.sql.catalyst.analysis.", "ResolvedInlineTable")
 """Leaves of a plan that hold their rows, make them, or name a plan that is searched, too."""
 
-OPERATORS = _of(
+KNOWN_OPERATORS = _of(
     _PLANS,
     """
     Aggregate AsOfJoin CTERelationDef CollectMetrics Deduplicate Distinct EventTimeWatermark Except

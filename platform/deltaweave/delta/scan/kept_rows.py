@@ -49,7 +49,6 @@ def materialized(
     """Compute the rows in one job and keep them until the block ends.
 
     Args:
-        rows: The rows.
         storage_level: Name of a Spark storage level, e.g. `DISK_ONLY_2`.
         summed: SQL of a BIGINT to sum over the rows in the same job.
     """
@@ -112,7 +111,7 @@ def cached(rows: DataFrame, what: str) -> Iterator[DataFrame]:
 
     Args:
         rows: The rows, which the first query over them computes.
-        what: What they are, for the log.
+        what: The name of the rows in the log.
     """
     kept = rows.persist()
     try:

@@ -26,7 +26,7 @@ from deltaweave.delta.statement import ResolvedMerge, asks_for_current, spark_sc
 _FORCE_UNREADABLE = (
     "spark.databricks.delta.merge.forceSourceMaterializationWithUnreadableFilesConfig"
 )
-OPERATORS = "NON_DETERMINISTIC_SOURCE_OPERATORS"
+UNSTABLE_OPERATORS = "NON_DETERMINISTIC_SOURCE_OPERATORS"
 _FORCE_CACHED = "spark.databricks.delta.merge.materializeCachedSource"
 
 
@@ -36,7 +36,6 @@ def reason_to_materialize(merge: ResolvedMerge, *, through_views: bool = False) 
     Reasons, order and names are those of Delta 4.4, except for the current time.
 
     Args:
-        merge: The merge.
         through_views: Whether to look at the queries of views, which Delta takes for queries that
             may give other rows. What subqueries read is not looked at then.
     """
@@ -50,12 +49,12 @@ def reason_to_materialize(merge: ResolvedMerge, *, through_views: bool = False) 
     if through_views:
         plan = Jvm.singleton(catalyst.analysis, "EliminateView").apply(plan)
         if plan.containsPattern(catalyst.trees.TreePattern.PLAN_EXPRESSION()):
-            return OPERATORS
+            return UNSTABLE_OPERATORS
     # Delta takes the time of day for a constant, and each query has another.
     if asks_for_current(spark, plan):
-        return OPERATORS
+        return UNSTABLE_OPERATORS
     if not node.planIsDeterministic(plan, options):
-        return OPERATORS
+        return UNSTABLE_OPERATORS
     if is_on(spark, _FORCE_UNREADABLE, otherwise=True) and _ignores_unreadable_files(merge):
         return "IGNORE_UNREADABLE_FILES_CONFIGS_ARE_SET"
     if node.planContainsUdf(plan):
@@ -110,8 +109,6 @@ class SourceFiles:
     """A source that is all rows of a Delta table.
 
     Attributes:
-        table: The table's version.
-        files: Its files.
         scan: The relation of them in the source's plan.
     """
 
@@ -151,12 +148,7 @@ class SourceFiles:
 
 
 class ListedRows(NamedTuple):
-    """All rows of a table, read from listed files.
-
-    Attributes:
-        rows: The rows.
-        files: The files.
-    """
+    """All rows of a table, read from listed files."""
 
     rows: DataFrame
     files: SourceFiles
@@ -166,7 +158,6 @@ class ChosenRows(NamedTuple):
     """Rows read from the files that were chosen for them.
 
     Attributes:
-        rows: The rows.
         files: The files, if they are all of a table and its checksum lists them.
     """
 

@@ -75,7 +75,7 @@ def read_with_row_index(transaction: Transaction, files: FileList) -> DataFrame:
     return jvm.data_frame_of_plan(plan)
 
 
-ENABLED = "delta.enableRowTracking"
+ROW_TRACKING_ENABLED = "delta.enableRowTracking"
 _ROW_ID_COLUMN = "delta.rowTracking.materializedRowIdColumnName"
 _COMMIT_VERSION_COLUMN = "delta.rowTracking.materializedRowCommitVersionColumnName"
 
@@ -110,7 +110,7 @@ class TrackedColumns:
 def tracked_columns(transaction: Transaction) -> TrackedColumns | None:
     """Return the columns of row ids and commit versions; None if the table does not track rows."""
     metadata = transaction.table.metadata
-    if not metadata.is_on(ENABLED):
+    if not metadata.is_on(ROW_TRACKING_ENABLED):
         return None
 
     def column(setting: str, owner: str, field: str) -> TrackedColumn:
@@ -141,8 +141,6 @@ def target_plan(
     Parquet would compare with days that its filters lack are read without filters.
 
     Args:
-        transaction: The merge's transaction.
-        files: The files to read.
         columns: The target columns to keep; None keeps all.
         file_column: If given, a string column of this name holds the file's path as
             `_metadata.file_path` gives it: absolute and percent-encoded.
@@ -158,8 +156,8 @@ def target_plan(
         else read_with_row_index(transaction, files)
     )
     output = merge.target_plan.output()
-    places = {name: place for place, name in enumerate(merge.target_schema.names)}
-    wanted = [name for name in places if columns is None or name in columns]
+    indexes = {name: index for index, name in enumerate(merge.target_schema.names)}
+    wanted = [name for name in indexes if columns is None or name in columns]
     extra = {}
     if file_column is not None:
         extra[file_column] = file_metadata(base, "file_path")
@@ -171,7 +169,7 @@ def target_plan(
         extra[column.name] = file_metadata(base, column.read_from)
     further = [aliased(value, name) for name, value in extra.items()]
     selected = base.select(*map(back_quoted, wanted), *further)
-    attributes = [output.apply(places[name]) for name in wanted]
+    attributes = [output.apply(indexes[name]) for name in wanted]
     return with_attribute_ids(
         merge, selected, attributes, unfiltered=_unfiltered(transaction, wanted)
     )
@@ -180,12 +178,12 @@ def target_plan(
 def _unfiltered(transaction: Transaction, names: Sequence[str]) -> list[int]:
     """Return the indexes of the columns that Parquet must not filter."""
     merge, partitioned_by = transaction.merge, transaction.table.partition_columns
-    places = [
-        place
-        for place, name in enumerate(names)
+    indexes = [
+        index
+        for index, name in enumerate(names)
         if may_lose_days(merge.target_schema[name].dataType) and name not in partitioned_by
     ]
-    return places if places and merge.may_filter_by_lost_days else []
+    return indexes if indexes and merge.may_filter_by_lost_days else []
 
 
 def with_attribute_ids(
@@ -197,9 +195,6 @@ def with_attribute_ids(
     """Give the first columns of the rows the ids of the statement's attributes.
 
     Args:
-        merge: The merge.
-        selected: The rows.
-        attributes: The statement's attributes.
         unfiltered: Indexes of columns whose filters Spark must not pass to the scan.
     """
     jvm = Jvm.of(merge.spark)
@@ -208,9 +203,9 @@ def with_attribute_ids(
     output = list(Jvm.iterate(plan.output()))
     none, no_names = jvm.option(None), jvm.seq([])
     columns: list[JavaObject] = []
-    for place, (attribute, column) in enumerate(zip(attributes, output, strict=False)):
+    for index, (attribute, column) in enumerate(zip(attributes, output, strict=False)):
         value, metadata = column, none
-        if place in unfiltered:
+        if index in unfiltered:
             value, metadata = _hidden(jvm, column), jvm.option(column.metadata())
         columns.append(
             catalyst.expressions.Alias(

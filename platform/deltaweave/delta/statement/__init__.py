@@ -26,7 +26,13 @@ from deltaweave.delta.statement.conditions import (
     target_reads,
 )
 from deltaweave.delta.statement.lineage import Origin, origins
-from deltaweave.delta.statement.parsed import ParsedMerge, merge_plan, name_parts, parse_builder
+from deltaweave.delta.statement.parsed import (
+    MergeParts,
+    ParsedMerge,
+    merge_plan,
+    name_parts,
+    parse_builder,
+)
 from deltaweave.delta.statement.resolved import (
     OF_LIMITED_LENGTH,
     ResolvedClause,
@@ -41,6 +47,7 @@ __all__ = [
     "Assignment",
     "Attribute",
     "Equality",
+    "MergeParts",
     "Origin",
     "ParsedMerge",
     "ResolvedClause",

@@ -43,12 +43,7 @@ _NOT_FOUND = "DELTA_MERGE_RESOLVED_ATTRIBUTE_MISSING_FROM_INPUT"
 def _over_padded_tables(
     parsed: ParsedMerge, analyze: Callable[[JavaObject], JavaObject]
 ) -> JavaObject | None:
-    """Return the plan over tables that are analyzed; None if no column of theirs is padded.
-
-    Args:
-        parsed: The statement.
-        analyze: Analyzes a plan.
-    """
+    """Return the plan over tables that are analyzed; None if no column of theirs is padded."""
     merge = parsed.plan
     if merge.getClass().getSimpleName() != "MergeIntoTable":
         return None
@@ -98,8 +93,6 @@ def parse_statement(
     """Parse the text of a MERGE statement.
 
     Args:
-        spark: The session.
-        text: The statement.
         args: Values of its parameters, `:name` by name or `?` by place: Python values or Columns
             of literals, as `SparkSession.sql` takes them.
 

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import Row
 from pyspark.sql.types import TimestampType
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BuiltinMerge:
-    """What Delta's own MERGE did.
+    """The outcome of Delta's own MERGE.
 
     Attributes:
         version: The version of its commit; None if it committed nothing or the version is unknown.
@@ -60,12 +60,12 @@ def run_builtin_merge(parsed: ParsedMerge, location: str) -> BuiltinMerge:
 
     Args:
         parsed: The statement, as the parser or the builder made it.
-        location: Where the target's data is.
 
     Raises:
         SettingError: Spark passes over files that it cannot read.
-        DeltaweaveError: It failed. The state is unknown only if the session has committed, or the
-            table's history has a commit since that may be a MERGE, or cannot be read.
+        DeltaweaveError: Delta's MERGE failed. The state is unknown only if the session has
+            committed, or the table's history has a commit since that may be a MERGE, or cannot be
+            read.
     """
     from delta.tables import DeltaTable
 
@@ -95,11 +95,11 @@ def run_builtin_merge(parsed: ParsedMerge, location: str) -> BuiltinMerge:
         # Others may have merged meanwhile, or the session may have committed to another table.
         own = next((commit for commit in later if str(commit["version"]) == last), None)
         if own is None:
-            return _of_unknown_version(table, of_session)
+            return _outcome_of_unknown_version(table, of_session)
         metrics = {name: int(value) for name, value in own["operationMetrics"].items()}
         return BuiltinMerge(own["version"], metrics)
     except Exception as error:
-        return _of_unknown_version(table, reported_by(error), exc_info=True)
+        return _outcome_of_unknown_version(table, reported_by(error), exc_info=True)
     except BaseException:
         logger.warning("%s: interrupted after Delta's own MERGE: %s", table, of_session)
         raise
@@ -140,7 +140,7 @@ def _may_be_committed(spark: SparkSession, location: str, read: int) -> bool:
         return True
 
 
-def _of_unknown_version(table: str, why: str, *, exc_info: bool = False) -> BuiltinMerge:
+def _outcome_of_unknown_version(table: str, why: str, *, exc_info: bool = False) -> BuiltinMerge:
     warning = f"Delta's own MERGE ran; its version is not known: {why}"
     logger.warning("%s: %s", table, warning, exc_info=exc_info)
     return BuiltinMerge(warnings=(warning,))
@@ -167,9 +167,16 @@ def builtin_defects(parsed: ParsedMerge) -> tuple[BuiltinDefect, ...]:
         return tuple(defect for may_meet, defect in _DEFECTS if may_meet(merge))
 
 
+class _MayMatch(NamedTuple):
+    """Answers whether a condition may hold of nulls for the source's row, and for the target's."""
+
+    without_source: bool
+    without_target: bool
+
+
 @dataclass(frozen=True)
 class _Merge:
-    """What decides about a statement: Delta's resolved node, and the table that it names."""
+    """A statement to judge: Delta's resolved node, and the table that it names."""
 
     spark: SparkSession
     node: JavaObject
@@ -208,7 +215,7 @@ class _Merge:
         )
 
     @cached_property
-    def may_match_without(self) -> tuple[bool, bool]:
+    def may_match(self) -> _MayMatch:
         """Whether ON and a WHEN MATCHED condition may hold of nulls for the source, the target.
 
         Spark's optimizer decides, as it does when it turns an outer join into an inner one.
@@ -216,10 +223,10 @@ class _Merge:
         catalyst = Jvm.of(self.spark).catalyst
         logical, expressions = catalyst.plans.logical, catalyst.expressions
         condition = self.node.condition()
-        if all(map(_condition, self.matched)):
-            any_clause = _condition(self.matched[0])
+        if all(map(_condition_of, self.matched)):
+            any_clause = _condition_of(self.matched[0])
             for clause in self.matched[1:]:
-                any_clause = expressions.Or(any_clause, _condition(clause))
+                any_clause = expressions.Or(any_clause, _condition_of(clause))
             both = expressions.And(condition, any_clause)
         else:
             both = condition
@@ -232,17 +239,20 @@ class _Merge:
         )
         rule = Jvm.singleton(catalyst.optimizer, "EliminateOuterJoin")
         kind = rule.apply(logical.Filter(both, joined)).child().joinType().toString()
-        return kind not in ("Inner", "LeftOuter"), kind not in ("Inner", "RightOuter")
+        return _MayMatch(
+            without_source=kind not in ("Inner", "LeftOuter"),
+            without_target=kind not in ("Inner", "RightOuter"),
+        )
 
 
-def _condition(clause: JavaObject) -> JavaObject | None:
+def _condition_of(clause: JavaObject) -> JavaObject | None:
     condition = clause.condition()
     return condition.get() if condition.isDefined() else None
 
 
 def _drops_rows_as_repeated(merge: _Merge) -> bool:
     """Detect deduplicateCDFDeletes of Delta, where numbers of source and target rows collide."""
-    deletes_all = [(c.clauseType(), _condition(c)) for c in merge.matched] == [("Delete", None)]
+    deletes_all = [(c.clauseType(), _condition_of(c)) for c in merge.matched] == [("Delete", None)]
     by_source_update = any(clause.clauseType() == "Update" for clause in merge.by_source)
     return (
         merge.metadata.keeps_change_feed
@@ -256,14 +266,14 @@ def _takes_unmatched_rows_for_matched(merge: _Merge) -> bool:
     """Detect generateFilterForModifiedRows of Delta, where ON alone says which rows match."""
     if not merge.matched or not merge.writes_vectors:
         return False
-    without_source, without_target = merge.may_match_without
-    return (_are_conditional(merge.by_source) and without_source) or (
-        _are_conditional(merge.inserts) and without_target
+    may_match = merge.may_match
+    return (_are_conditional(merge.by_source) and may_match.without_source) or (
+        _are_conditional(merge.inserts) and may_match.without_target
     )
 
 
 def _are_conditional(clauses: Sequence[JavaObject]) -> bool:
-    return bool(clauses) and all(map(_condition, clauses))
+    return bool(clauses) and all(map(_condition_of, clauses))
 
 
 def _overlooks_repeated_matches(merge: _Merge) -> bool:
@@ -273,7 +283,7 @@ def _overlooks_repeated_matches(merge: _Merge) -> bool:
     """
     if merge.inserts or merge.by_source:
         return False
-    conditions = [_condition(clause) for clause in merge.matched]
+    conditions = [_condition_of(clause) for clause in merge.matched]
     return all(conditions) and any(c is not None and c.nullable() for c in conditions)
 
 

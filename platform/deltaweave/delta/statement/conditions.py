@@ -115,10 +115,10 @@ def _equality(merge: ResolvedMerge, conjunct: Expression) -> Equality | None:
     if name not in ("EqualTo", "EqualNullSafe"):
         return None
     left, right = conjunct.left(), conjunct.right()
-    for here, there in ((left, right), (right, left)):
-        column = _ordered_column(merge, here)
-        if column is not None and _is_of_source(merge, there):
-            value = Jvm.of(merge.spark).column_of(there)
+    for own, other in ((left, right), (right, left)):
+        column = _ordered_column(merge, own)
+        if column is not None and _is_of_source(merge, other):
+            value = Jvm.of(merge.spark).column_of(other)
             return Equality(*column, value, null_safe=name == "EqualNullSafe")
     return None
 
@@ -128,7 +128,6 @@ class Assignment:
     """The value that an update assigns to a column of the evolved target schema.
 
     Attributes:
-        value: The value.
         is_column_itself: Whether that is the column as it is.
         is_deterministic: Whether computing it again has the same result.
     """
@@ -200,7 +199,7 @@ def _ordered_column(
 ) -> tuple[tuple[str, ...], DataType, DataType] | None:
     """Return path, type and compared type of a target column that statistics bound, or None."""
     compared_as = spark_type(expression.dataType())
-    kind = _kind(expression)
+    kind = _class_name(expression)
     if kind == "Cast":
         # Casts of whole numbers to wider ones or to doubles keep their order.
         child, wider = expression.child(), expression.dataType().simpleString()
@@ -209,14 +208,14 @@ def _ordered_column(
             return None
         if wider not in (*_WHOLE_NUMBERS[_WHOLE_NUMBERS.index(own) :], "double"):
             return None
-        expression, kind = child, _kind(child)
+        expression, kind = child, _class_name(child)
     path, data_type = _field(merge, expression, kind)
     if data_type is None or not are_bounded(data_type):
         return None
     return path, data_type, compared_as
 
 
-def _kind(expression: Expression) -> str:
+def _class_name(expression: Expression) -> str:
     return str(expression.getClass().getSimpleName())
 
 
@@ -226,7 +225,7 @@ def _field(
     """Return the path and type of a target column or nested field; None for other expressions."""
     if kind == "GetStructField":
         child = expression.child()
-        path, struct = _field(merge, child, _kind(child))
+        path, struct = _field(merge, child, _class_name(child))
         if not isinstance(struct, StructType):
             return (), None
         field = struct.fields[expression.ordinal()]
@@ -234,10 +233,10 @@ def _field(
     if kind != "AttributeReference":
         return (), None
     # By id, because the statement may spell the name in another case than the table.
-    place = Jvm.of(merge.spark).attribute_index(merge.target_plan.output(), expression)
-    if place < 0:
+    index = Jvm.of(merge.spark).attribute_index(merge.target_plan.output(), expression)
+    if index < 0:
         return (), None
-    field = merge.target_schema.fields[place]
+    field = merge.target_schema.fields[index]
     if is_padded(field):
         return (), None
     return (field.name,), field.dataType
@@ -304,7 +303,7 @@ class Attribute:
 
 @dataclass(frozen=True)
 class TargetReads:
-    """What WHEN MATCHED clauses read.
+    """The columns that WHEN MATCHED clauses read.
 
     Attributes:
         computed: By the index of an update clause, which columns of the evolved schema it computes;
@@ -343,7 +342,6 @@ def target_reads(merge: ResolvedMerge, *, checks_rows: bool) -> TargetReads:
     """Return what the WHEN MATCHED clauses read of the target.
 
     Args:
-        merge: The statement.
         checks_rows: Whether new rows are checked as a whole, so that columns that an update leaves
             as they are count as computed, too.
     """

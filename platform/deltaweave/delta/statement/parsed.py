@@ -36,7 +36,7 @@ class ParsedMerge:
 
 
 class ClauseLike(Protocol):
-    """What this module needs of a clause (see deltaweave.clauses.Clause)."""
+    """The interface of a clause in this module (see deltaweave.clauses.Clause)."""
 
     @property
     def kind(self) -> str: ...  # noqa: D102
@@ -48,17 +48,28 @@ class ClauseLike(Protocol):
     def assignments(self) -> Mapping[str, str | Column] | None: ...  # noqa: D102
 
 
+@dataclass(frozen=True)
+class MergeParts:
+    """A merge without its clauses.
+
+    Attributes:
+        table: What messages call the target.
+        target_parts: The parts of its name in SQL.
+        on: The match condition, SQL text or a Column.
+        with_schema_evolution: Whether new source columns are added to the target.
+    """
+
+    table: str
+    target_parts: Sequence[str]
+    target_alias: str
+    source: DataFrame
+    source_alias: str
+    on: str | Column
+    with_schema_evolution: bool
+
+
 def merge_plan(
-    spark: SparkSession,
-    *,
-    table: str,
-    target_parts: Sequence[str],
-    target_alias: str,
-    source: DataFrame,
-    source_alias: str,
-    on: str | Column,
-    clauses: Sequence[ClauseLike],
-    with_schema_evolution: bool,
+    spark: SparkSession, parts: MergeParts, clauses: Sequence[ClauseLike]
 ) -> ParsedMerge:
     """Build the plan of `MERGE INTO target_parts AS target_alias USING source AS source_alias …`.
 
@@ -68,17 +79,17 @@ def merge_plan(
     jvm = Jvm.of(spark)
     plans = jvm.catalyst.plans.logical
     target = plans.SubqueryAlias(
-        jvm.catalyst.AliasIdentifier(target_alias),
-        _relation(jvm, target_parts),
+        jvm.catalyst.AliasIdentifier(parts.target_alias),
+        _relation(jvm, parts.target_parts),
     )
     # Raises if the source fails its own analysis. Spark keeps the analyzed plan, so nothing runs
     # twice.
     source_plan = plans.SubqueryAlias(
-        jvm.catalyst.AliasIdentifier(source_alias),
-        source._jdf.queryExecution().analyzed(),
+        jvm.catalyst.AliasIdentifier(parts.source_alias),
+        parts.source._jdf.queryExecution().analyzed(),
     )
     # Built by back quotes that enclose names, as the text of a statement is.
-    with translated(table), own_session(spark) as own:
+    with translated(parts.table), own_session(spark) as own:
         actions: dict[str, list[JavaObject]] = {
             "matched": [],
             "not_matched": [],
@@ -86,7 +97,7 @@ def merge_plan(
         }
         for clause in clauses:
             actions[clause.kind].append(_action(own, clause))
-        condition = _expression(own, on)
+        condition = _expression(own, parts.on)
     plan = plans.MergeIntoTable(
         target,
         source_plan,
@@ -94,9 +105,9 @@ def merge_plan(
         jvm.seq(actions["matched"]),
         jvm.seq(actions["not_matched"]),
         jvm.seq(actions["not_matched_by_source"]),
-        with_schema_evolution,
+        parts.with_schema_evolution,
     )
-    return ParsedMerge(spark, plan, table)
+    return ParsedMerge(spark, plan, parts.table)
 
 
 def name_parts(spark: SparkSession, name: str) -> list[str]:

@@ -142,7 +142,6 @@ class ResolvedClause:
         action: `update`, `delete` or `insert`.
         condition: The condition over source and target attributes, or None.
         node: Delta's clause.
-        spark: The session of the merge.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""Who does a merge: what every backend does, and how it gives a merge up."""
+"""The interface of a backend: find what changes, write it, or decline the merge."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from deltaweave.engine.staged import Staged
 from deltaweave.engine.strategies import Strategy
 from deltaweave.engine.tasks import NotRewritableError
 
-Found = TypeVar("Found")
+BackendScan = TypeVar("BackendScan")
 
 
 class DeclinedError(NotRewritableError):
-    """A backend gives a merge up, and nothing of it is written: the next backend does it.
+    """Raised where a backend declines a merge; nothing has been written.
 
     Args:
-        reason: Why.
-        known: The candidate files, if they were found by then.
+        known: The candidate files, if they were found before.
     """
 
     def __init__(self, reason: str, known: Candidates | None = None) -> None:
@@ -28,23 +27,18 @@ class DeclinedError(NotRewritableError):
         self.known = known
 
 
-class Backend(Protocol[Found]):
+class Backend(Protocol[BackendScan]):
     """A way to find and write the changes of a merge. What it finds is its own type."""
 
-    def find(self, run: MergeRun, strategy: Strategy, known: Candidates | None) -> Found:
+    def find(self, run: MergeRun, strategy: Strategy, known: Candidates | None) -> BackendScan:
         """Find what changes. Nothing is written.
-
-        Args:
-            run: The merge.
-            strategy: How the changes are to be written.
-            known: The candidate files, if another backend found them.
 
         Raises:
             DeclinedError: Another backend must do the merge.
             AmbiguousMatchError: Several source rows match a target row.
         """
 
-    def write(self, run: MergeRun, strategy: Strategy, found: Found) -> Staged:
+    def write(self, run: MergeRun, strategy: Strategy, found: BackendScan) -> Staged:
         """Write what was found.
 
         Raises:

@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SparkScan:
-    """What is known before Spark writes.
+    """The files that Spark reads, and the matches in them, before it writes.
 
     Attributes:
         candidates: The candidate files; None if the strategy finds them as it writes.
@@ -121,14 +121,13 @@ def _scanned_pairs(
     """Return the pairs of the scan, kept where they are read more than once.
 
     Args:
-        run: The merge.
         candidates: The files to scan, and the source's keys.
-        identity: What identifies a source row, or None if nothing does.
+        identity: The column that identifies a source row, or None.
         with_row_index: Whether `TARGET_ROW_ID` is the row index, or any unique number.
     """
     merge = run.statement
     spark = merge.spark
-    joined = _joined(run, candidates, with_row_index=with_row_index)
+    joined = _join_candidates(run, candidates, with_row_index=with_row_index)
     source_row = constant(spark, 0) if identity is None else identity
     source_row = value_where(spark, column_named(spark, SOURCE_ROW_PRESENT), source_row)
     query = selected(
@@ -156,7 +155,7 @@ def _scanned_pairs(
         return _kept(query, run.source, candidates, by_source=by_source)
 
 
-def _joined(
+def _join_candidates(
     run: MergeRun,
     candidates: Candidates,
     *,

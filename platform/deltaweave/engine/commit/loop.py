@@ -1,9 +1,9 @@
-"""Runs a merge until its commit wins, as long as it may run again.
+"""Run a merge, and rerun it after lost commits where that is safe.
 
-A merge whose commit lost commits the same output again where the commits that won leave it right
-(`rebase`). Otherwise it runs again, but only if that is known to give what running the same
-statement later would give: the table is still the one that the statement was resolved against, and
-neither the source nor a subquery holds rows of the version that lost (`delta.scan.dependence`).
+A merge whose commit lost recommits the same files if the winning commits did not invalidate them
+(`rebase`). Otherwise it reruns, but only if a rerun gives what running the statement later would
+give: the statement was resolved against the same table, and neither the source nor a subquery holds
+rows of the version that lost (`delta.scan.dependence`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine.attempts import was_cancelled
 from deltaweave.engine.commit.rebase import rebase
 from deltaweave.engine.merge_run import MergeSettings, Preconditions
-from deltaweave.engine.phases import tell
+from deltaweave.engine.phases import notify
 from deltaweave.engine.prune import index_new_files, stored_index
 from deltaweave.engine.report import MergeMetrics, MergeResult, StrategyName, TouchedFiles
 from deltaweave.engine.source import PreparedSource, prepared_source
@@ -50,7 +50,7 @@ _MAX_ATTEMPTS = "spark.databricks.delta.merge.materializeSource.maxAttempts"
 
 
 @dataclass(frozen=True)
-class Commit:
+class MergeCommit:
     """The commit of a merge.
 
     Attributes:
@@ -76,8 +76,6 @@ class CommitLoop:
     Args:
         phases: Runs the phases of the statement once, with the number of the attempt to keep its
             source; it calls `source`, then `commit`.
-        preconditions: What must hold at the commit.
-        settings: The settings of the session.
     """
 
     def __init__(
@@ -110,7 +108,7 @@ class CommitLoop:
         """Return the source; prepare it the first time (see `prepared_source`)."""
         return self._source.prepared(statement, attempt)
 
-    def commit(self, staged: Staged) -> Commit:
+    def commit(self, staged: Staged) -> MergeCommit:
         """Commit the output, unless nothing changed and there is no transaction id to keep.
 
         After a lost commit, it is committed again on the newer version while that is right.
@@ -120,8 +118,8 @@ class CommitLoop:
             CommitConflictError: Other commits won. The loop knows whether the merge may run again.
         """
         metrics = merge_metrics(staged)
-        commit = Commit(staged, staged, metrics, num_unaffected(staged, metrics))
-        tell("MERGE operation - committing")
+        commit = MergeCommit(staged, staged, metrics, num_unaffected(staged, metrics))
+        notify("MERGE operation - committing")
         started = time.perf_counter()
         must_commit = self.preconditions.must_commit or staged.run.transaction.changes_metadata
         if not staged.changes_table and not must_commit:
@@ -162,7 +160,7 @@ class CommitLoop:
             ) from lost
         return result
 
-    def _committed(self, commit: Commit) -> Commit:
+    def _committed(self, commit: MergeCommit) -> MergeCommit:
         """Commit the first output, or what follows from it after the commits that won."""
         first = commit.first
         with TableLock(
@@ -265,7 +263,7 @@ def _not_rerun(lost: CommitConflictError, refusal: str) -> CommitConflictError:
     )
 
 
-def merge_result(commit: Commit, attempt: int) -> MergeResult:
+def merge_result(commit: MergeCommit, attempt: int) -> MergeResult:
     """Do what Delta does after a merge's commit, and build the result.
 
     Args:
@@ -294,7 +292,7 @@ def merge_result(commit: Commit, attempt: int) -> MergeResult:
     )
 
 
-def _after_commit(commit: Commit, result: MergeResult) -> tuple[str, ...]:
+def _after_commit(commit: MergeCommit, result: MergeResult) -> tuple[str, ...]:
     """Do what Delta does after a merge's commit, update the key index, and return the warnings."""
     staged, transaction = commit.staged, commit.staged.run.transaction
     table, version = staged.run.table, commit.committed.version

@@ -1,25 +1,21 @@
-"""Commits a merge's output on the newest version, where the commits that won leave it right.
+"""Rebase: commit the same output on the newest version, where a rerun would give that output.
 
-A merge whose commit lost need not run again if that would give the same output:
+- No added file holds a row that the source matches: partitions, statistics, the key index or, where
+  these do not decide, a scan for one match show it.
+- Every file with a match is still as it was read. In tables with deletion vectors, other commits
+  may have deleted other rows of it: the vectors are united.
+- The other scanned files have lost rows at most.
 
-- no file that came since holds a row that the source matches: by partitions, statistics and the key
-  index, as for candidate files, and where these do not decide, by a scan for one match;
-- every file in which a source row matched is still there as it was read. In tables with deletion
-  vectors, others may have marked other rows of it: then the vectors are united;
-- in the other files that were scanned, rows have at most gone.
+Where another commit compacted or rewrote a file with matches, the added files are scanned. If the
+same source rows match there, and the same clauses take them, the merge inserts the same rows, and
+only these files are changed again (`Strategy.rebased`).
 
-Where such a file is gone, because another commit compacted or rewrote it, the files that came are
-scanned. If the same source rows match there and the same clauses take them, the merge inserts the
-same rows, and only these files are changed again (`Strategy.rebased`).
+The newest version is compared with the one that the merge read (protocol, metadata, domains,
+application ids, files), so it does not matter which commits made the difference. The reads are
+registered again, so that Delta refuses the commit if yet another one wins in between.
 
-The newest version is compared with the one that the merge read, by all that makes up a version:
-protocol, metadata, domains, application ids and files. So it does not matter which commits made the
-difference. What was read is registered again, so that Delta refuses the commit if yet another one
-comes in between.
-
-The statement, its source and the table must be of the kinds for which all this is known to hold:
-expressions (`dependence`), features and properties (`features`), strategies
-(`Strategy.can_rebase`). If in doubt, the merge runs again.
+The kinds of expressions (`dependence`), of features and properties (`features`) and of strategies
+(`Strategy.can_rebase`) must allow it. If in doubt, the merge reruns.
 """
 
 from __future__ import annotations
@@ -78,7 +74,7 @@ _STRATEGY_OF = {each.name: each for each in STRATEGIES}
 
 
 class _MustRerunError(Exception):
-    """Why the output is not known to be right for the newest version."""
+    """The output cannot be rebased; the message says why."""
 
 
 def rebase(lost: Staged, lock: TableLock) -> Staged | None:
@@ -90,7 +86,7 @@ def rebase(lost: Staged, lock: TableLock) -> Staged | None:
             newest version and the next commit, unless the look takes long.
 
     Raises:
-        DeltaweaveError: Someone cancelled the look, or the lock cannot be had.
+        DeltaweaveError: A job was cancelled, or the lock cannot be had.
     """
     table, transaction = lost.run.table, lost.run.transaction
     try:
@@ -168,27 +164,26 @@ def _rebased(staged: Staged, lock: TableLock) -> Staged:
 
     Args:
         staged: The output, with a transaction on the newest version.
-        lock: The table's lock.
     """
     import numpy as np
 
     files = files_by_conditions(staged.run.transaction)
-    now = file_versions(files)
+    versions = file_versions(files)
     known = set(file_versions(staged.found.listed))
     candidates = {each.path: each for each in file_versions(staged.candidates)}
-    is_new = np.array([each not in known for each in now], dtype=bool)
+    is_new = np.array([each not in known for each in versions], dtype=bool)
     is_marked = np.array(
-        [new and _is_marked(each, candidates) for each, new in zip(now, is_new, strict=True)],
+        [new and _is_marked(each, candidates) for each, new in zip(versions, is_new, strict=True)],
         dtype=bool,
     )
     added = files.where(is_new & ~is_marked)
-    as_read = {each.path for each, new in zip(now, is_new, strict=True) if not new}
+    as_read = {each.path for each, new in zip(versions, is_new, strict=True) if not new}
     marked = files.where(is_marked)
-    gone = set(staged.matched.paths) - as_read - set(marked.paths)
+    removed_paths = set(staged.matched.paths) - as_read - set(marked.paths)
     if len(added) and not _is_quick(staged.run.source, added):
         lock.release()  # other writers would wait for it too long
-    if gone:
-        staged = _after_moves(staged, gone, added)
+    if removed_paths:
+        staged = _after_moves(staged, removed_paths, added)
     elif hold_match(staged.run, staged.found.keys, added):
         raise _MustRerunError("a file that came since may hold a row that the source matches")
     return _united(staged, marked) if len(marked) else staged
@@ -201,43 +196,43 @@ def _is_quick(source: PreparedSource, added: FileList) -> bool:
     return of_source + added.size_in_bytes <= limits.MAX_BYTES_UNDER_LOCK
 
 
-def _after_moves(staged: Staged, gone: Collection[str], added: FileList) -> Staged:
+def _after_moves(staged: Staged, removed_paths: Collection[str], added: FileList) -> Staged:
     """Change the files to which matched rows moved."""
-    verdict = _can_follow_moves(staged, gone)
+    verdict = _can_follow_moves(staged, removed_paths)
     if not verdict.ok:
         raise _MustRerunError(
-            f"{counted(len(gone), 'file')} with matches went away, and {verdict.reason}"
+            f"{counted(len(removed_paths), 'file')} with matches went away, and {verdict.reason}"
         )
-    scan = moved_matches(staged, staged.matched.among(gone), added)
+    scan = moved_matches(staged, staged.matched.among(removed_paths), added)
     if scan is None:
         raise _MustRerunError(
             "in the files that came, other rows match than in those that are gone"
         )
-    again = _STRATEGY_OF[staged.strategy].rebased(staged, gone, scan)
-    if again is None:
+    moved = _STRATEGY_OF[staged.strategy].rebased(staged, removed_paths, scan)
+    if moved is None:
         raise _MustRerunError("a file that came has to be rewritten by Spark")
     return replace(
-        again,
-        matched=staged.matched.excluding(gone).and_also(scan.matched),
-        touched=staged.touched.excluding(gone).and_also(scan.touched),
+        moved,
+        matched=staged.matched.excluding(removed_paths).and_also(scan.matched),
+        touched=staged.touched.excluding(removed_paths).and_also(scan.touched),
         files_redone=len(scan.touched),
     )
 
 
-def _can_follow_moves(staged: Staged, gone: Collection[str]) -> Verdict:
+def _can_follow_moves(staged: Staged, removed_paths: Collection[str]) -> Verdict:
     """Return whether the output of files that are gone can be replaced."""
     scan = staged.scan
     if scan is None or scan.source_identity is None:
         return no("its pairs of source rows and target rows are not kept")
     if scan.num_repeated:
         return no("several source rows delete one row")
-    return _STRATEGY_OF[staged.strategy].can_rebase(staged, gone)
+    return _STRATEGY_OF[staged.strategy].can_rebase(staged, removed_paths)
 
 
 def _is_marked(file: FileVersion, candidates: dict[str, FileVersion]) -> bool:
     """Return whether a file was scanned and differs in its deletion vector alone."""
-    then = candidates.get(file.path)
-    return then is not None and then.row_ids == file.row_ids
+    earlier = candidates.get(file.path)
+    return earlier is not None and earlier.row_ids == file.row_ids
 
 
 def _united(staged: Staged, marked: FileList) -> Staged:
@@ -268,8 +263,6 @@ def hold_match(run: MergeRun, keys: SourceKeys, files: FileList) -> bool:
 
     Args:
         run: The merge, on a version that has the files. Its source gives the same rows each time.
-        keys: The source's keys.
-        files: The files.
     """
     merge = run.statement
     suspects = files.where(may_hold_match(run, keys, files))
@@ -295,7 +288,6 @@ def moved_matches(staged: Staged, removed: FileList, added: FileList) -> Touched
         staged: The output, on a version that has the new files. Its source gives the same rows each
             time, and they have an identity.
         removed: Files with matches that are no longer in the table.
-        added: Files that were not in the table before.
 
     Raises:
         AmbiguousMatchError: Several source rows match a row of the new files.

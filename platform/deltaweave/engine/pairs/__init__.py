@@ -6,22 +6,26 @@ from deltaweave.engine.pairs.pairs import (
     MatchedRows,
     Pairs,
     brought_to_driver,
-    places_of_files,
+    file_indexes,
     with_numbers,
 )
 from deltaweave.engine.pairs.touched import (
+    FilePlan,
     TouchedFilesScan,
     nothing_touched,
+    plan_files,
     touched_files_of_pairs,
 )
 
 __all__ = [
+    "FilePlan",
     "MatchedRows",
     "Pairs",
     "TouchedFilesScan",
     "brought_to_driver",
+    "file_indexes",
     "nothing_touched",
-    "places_of_files",
+    "plan_files",
     "touched_files_of_pairs",
     "with_numbers",
 ]

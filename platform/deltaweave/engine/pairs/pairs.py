@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class MatchedRows:
-    """How many source rows match.
+    """The number of source rows that match.
 
     Attributes:
         pairs: Pairs of a target row and a source row that matches it.
@@ -85,16 +85,16 @@ class Pairs:
         return self._data_frame(pa.table({SOURCE_ROW: self.unmatched}))
 
     def matched(self, *columns: str) -> DataFrame:
-        """Return these columns of the pairs with a source row."""
+        """Return columns of the pairs with a source row."""
         if self.on_driver is None:
             return self._query.filter(F.col(SOURCE_ROW).isNotNull()).select(*columns)
         return self._data_frame(_with_source_row(self.on_driver).select(columns))
 
     def changed(self, *columns: str, in_files: Collection[str] | None = None) -> DataFrame:
-        """Return these columns of the pairs that a clause takes, in all or some files."""
-        here = self.changed_on_driver(in_files)
-        if here is not None:
-            return self._data_frame(here.select(columns))
+        """Return columns of the pairs that a clause takes, in all or some files."""
+        local_rows = self.changed_on_driver(in_files)
+        if local_rows is not None:
+            return self._data_frame(local_rows.select(columns))
         rows = self._query.filter(F.col(CLAUSE) != NO_CLAUSE)
         if in_files is not None:
             rows = rows.filter(F.col(FILE).isin(list(in_files)))
@@ -106,7 +106,7 @@ class Pairs:
             return with_numbers(self.changed(FILE, *columns), in_files).select(NUMBER, *columns)
         rows = self.changed_on_driver(in_files)
         assert rows is not None, "the pairs are there"
-        numbers = places_of_files(rows[FILE], in_files)
+        numbers = file_indexes(rows[FILE], in_files)
         return self._data_frame(rows.select(columns).add_column(0, NUMBER, numbers))
 
     def changed_on_driver(self, in_files: Collection[str] | None = None) -> pyarrow.Table | None:
@@ -117,7 +117,7 @@ class Pairs:
 
         mask = pc.not_equal(self.on_driver[CLAUSE], NO_CLAUSE)
         if in_files is not None:
-            mask = pc.and_(mask, pc.is_valid(places_of_files(self.on_driver[FILE], list(in_files))))
+            mask = pc.and_(mask, pc.is_valid(file_indexes(self.on_driver[FILE], list(in_files))))
         return self.on_driver.filter(mask)
 
     def _data_frame(self, rows: pyarrow.Table) -> DataFrame:
@@ -159,12 +159,11 @@ class Pairs:
         A row with several source rows counts once, as ambiguous and for its one clause.
 
         Args:
-            num_clauses: How many clauses the statement has.
             one_each: Whether it is known that no target row has two pairs.
         """
         if self.on_driver is None:
-            return counted(self._query, num_clauses, one_each=one_each)
-        return counted_here(self.on_driver, num_clauses, one_each=one_each)
+            return count_pairs(self._query, num_clauses, one_each=one_each)
+        return count_locally(self.on_driver, num_clauses, one_each=one_each)
 
     @cached_property
     def num_source_rows(self) -> int | None:
@@ -243,7 +242,7 @@ def _with_source_row(pairs: pyarrow.Table) -> pyarrow.Table:
     return pairs.filter(pc.is_valid(pairs[SOURCE_ROW]))
 
 
-def counted(pairs: DataFrame, num_clauses: int, *, one_each: bool) -> pyarrow.Table:
+def count_pairs(pairs: DataFrame, num_clauses: int, *, one_each: bool) -> pyarrow.Table:
     """Count pairs by Spark; see `Pairs.counts_per_file`."""
     of_source = {INSERTABLE: F.count_if(INSERTABLE)} if INSERTABLE in pairs.columns else {}
     if one_each:
@@ -266,8 +265,8 @@ def counted(pairs: DataFrame, num_clauses: int, *, one_each: bool) -> pyarrow.Ta
     return collected(grouped(rows, [FILE], of_rows))
 
 
-def counted_here(pairs: pyarrow.Table, num_clauses: int, *, one_each: bool) -> pyarrow.Table:
-    """Count pairs on the driver, as `counted` does by Spark."""
+def count_locally(pairs: pyarrow.Table, num_clauses: int, *, one_each: bool) -> pyarrow.Table:
+    """Count pairs on the driver, as `count_pairs` does by Spark."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -308,7 +307,7 @@ def numbered_files(spark: SparkSession, files: Sequence[str]) -> DataFrame:
     return spark.createDataFrame(pa.table({NUMBER: numbers, FILE: pa.array(files, pa.string())}))
 
 
-def places_of_files(column: pyarrow.ChunkedArray, files: Sequence[str]) -> pyarrow.ChunkedArray:
+def file_indexes(column: pyarrow.ChunkedArray, files: Sequence[str]) -> pyarrow.ChunkedArray:
     """Return the index (int32) among some files of each file of a column; null for other files."""
     import pyarrow as pa
     import pyarrow.compute as pc

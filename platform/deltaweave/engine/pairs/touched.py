@@ -27,6 +27,7 @@ from deltaweave.errors import AmbiguousMatchError, MergeFailedError
 from deltaweave.identifiers import back_quoted
 
 if TYPE_CHECKING:
+    import numpy
     import pyarrow
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ TRACE = 5  # below DEBUG: the names of touched files, which may be many
 
 @dataclass(frozen=True)
 class TouchedFilesScan:
-    """What the scan for matches found.
+    """The result of the scan for matches.
 
     Attributes:
         found: The candidate files, which were scanned, and the source's keys.
@@ -50,7 +51,6 @@ class TouchedFilesScan:
         touched_names: The touched files as `FILE` names them, in any order.
         changed_by_file: How many rows of each touched file a clause takes, in their order.
         source_identity: What identifies a source row, or None if nothing does.
-        pairs: The pairs.
     """
 
     found: Candidates
@@ -67,7 +67,7 @@ class TouchedFilesScan:
     pairs: Pairs
 
     def changed_pairs(self, *columns: str, files: FileList) -> DataFrame:
-        """Return these columns of the pairs that a clause takes in some of the touched files."""
+        """Return columns of the pairs that a clause takes in some of the touched files."""
         return self.pairs.changed(*columns, in_files=self._unless_all(files))
 
     def changed_numbered(self, *columns: str, files: FileList) -> DataFrame:
@@ -88,7 +88,7 @@ class TouchedFilesScan:
         return [name for name in self.touched_names if decoded_location(name) in wanted]
 
     def matched_pairs(self, *columns: str) -> DataFrame:
-        """Return these columns of the pairs with a source row, for a join; broadcast if few."""
+        """Return columns of the pairs with a source row, for a join; broadcast if few."""
         pairs = self.pairs.matched(*columns)
         return F.broadcast(pairs) if self.may_broadcast_pairs else pairs
 
@@ -223,12 +223,12 @@ def _files_with(
 def _ambiguous_match(run: MergeRun, candidates: FileList) -> AmbiguousMatchError:
     """Build Delta's error, with some of the target rows that match several source rows."""
     merge = run.statement
-    shown = merge.condition_columns()
-    target = target_plan(run.transaction, candidates, shown, row_column=TARGET_ROW_ID)
-    labels = [f"_key_{i}_" for i in range(len(shown))]
+    key_columns = merge.condition_columns()
+    target = target_plan(run.transaction, candidates, key_columns, row_column=TARGET_ROW_ID)
+    labels = [f"_key_{i}_" for i in range(len(key_columns))]
     pairs = target.join(run.source.for_join(), merge.condition, "inner").select(
         TARGET_ROW_ID,
-        *[target[back_quoted(name)].alias(x) for name, x in zip(shown, labels, strict=True)],
+        *[target[back_quoted(name)].alias(x) for name, x in zip(key_columns, labels, strict=True)],
     )
     shown_of_row = [F.count(F.lit(1)).alias(MATCHES), *[F.first(x).alias(x) for x in labels]]
     counted = grouped(pairs, [TARGET_ROW_ID], shown_of_row)
@@ -238,7 +238,10 @@ def _ambiguous_match(run: MergeRun, candidates: FileList) -> AmbiguousMatchError
     except (OverflowError, ValueError):  # dates and times of years that Python does not have
         found = repeated.select(*[F.col(x).cast("string") for x in labels], MATCHES).collect()
     keys = [
-        {**{name: row[x] for name, x in zip(shown, labels, strict=True)}, "matches": row[MATCHES]}
+        {
+            **{name: row[x] for name, x in zip(key_columns, labels, strict=True)},
+            "matches": row[MATCHES],
+        }
         for row in found
     ]
     message = delta_message(
@@ -251,4 +254,51 @@ def _ambiguous_match(run: MergeRun, candidates: FileList) -> AmbiguousMatchError
         version=run.transaction.version,
         error_class=message.error_class,
         sql_state=message.sql_state,
+    )
+
+
+@dataclass(frozen=True)
+class FilePlan:
+    """The touched files by what happens to them.
+
+    Attributes:
+        stay: Files in which rows are marked.
+        removed: Files that leave the table.
+        copied: Removed files that have rows left, which are rewritten.
+        num_copied: How many such rows there are.
+    """
+
+    stay: FileList
+    removed: FileList
+    copied: FileList
+    num_copied: int
+
+
+def plan_files(
+    run: MergeRun, scan: TouchedFilesScan, row_counts: numpy.ndarray | None = None
+) -> FilePlan:
+    """Choose for each touched file, by the fraction of its rows that would be marked.
+
+    Rows that earlier merges marked count as marked. A file with an unknown number of rows stays,
+    and so does one in which more rows changed than its statistics count. A file whose own row count
+    contradicts its statistics is rewritten: Delta would take it for empty by them.
+
+    Args:
+        row_counts: The number of rows of each touched file, as the file records it, or None.
+    """
+    import numpy as np
+
+    recorded = scan.touched.row_counts
+    rows = recorded if row_counts is None else row_counts
+    num_marked = scan.touched.rows["num_marked"].to_numpy()
+    left = rows - np.array(scan.changed_by_file, dtype=float)
+    fraction = 1 - left / np.maximum(rows + num_marked, 1)
+    is_wrong = (rows != recorded) & ~np.isnan(recorded)
+    is_full = fraction > run.settings.max_marked_fraction
+    leaves = (left == 0) | ((left > 0) & (is_full | is_wrong))
+    return FilePlan(
+        scan.touched.where(~leaves),
+        scan.touched.where(leaves),
+        scan.touched.where(leaves & (left > 0)),
+        int(left[leaves].sum()),
     )

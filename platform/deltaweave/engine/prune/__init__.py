@@ -46,10 +46,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Candidates:
-    """What is known before any file is read.
+    """The files to scan, and the source's keys, before any file is read.
 
     Attributes:
-        files: The candidate files.
         listed: The files that the statement's conditions left, from which they were chosen.
         keys: The values that the source has for the equalities of the ON condition.
     """

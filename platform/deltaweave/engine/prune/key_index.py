@@ -30,8 +30,13 @@ from pyspark.sql.types import (
     StringType,
 )
 
-from deltaweave._retries import again_after_another_creator
-from deltaweave.delta.commit import Write, create_from, without_session_pair, write_rows
+from deltaweave._retries import retried_after_creation
+from deltaweave.delta.commit import (
+    Write,
+    create_from,
+    without_session_transaction_id,
+    write_rows,
+)
 from deltaweave.delta.files import Reading, Use, capability, encryption_properties
 from deltaweave.delta.jvm import collected, translated
 from deltaweave.delta.log import FileList, TableLog, TableSnapshot, decoded
@@ -71,7 +76,6 @@ class KeyIndex:
 
     Attributes:
         table: The table, at the version to be read.
-        column: The indexed column.
         hashed_as: The type in which its values are hashed, as SQL writes it.
     """
 
@@ -143,11 +147,11 @@ class KeyIndex:
             return len(missing)
         # An index of an earlier release has fewer columns.
         write = Write(table=self._path, overwrite=mode == "overwrite", with_schema_evolution=True)
-        with without_session_pair():
+        with without_session_transaction_id():
             write_rows(self._log.log, rows, write)
         return len(missing)
 
-    @again_after_another_creator
+    @retried_after_creation
     def _is_created_from(self, rows: DataFrame) -> bool:
         """Create the table of filters; return False if another builder has just created it."""
         with translated(self._path, operation="creation", commits=True):
@@ -259,13 +263,7 @@ def wanted_index(table: TableSnapshot, column: str, name: str) -> KeyIndex:
 
 
 def index_new_files(table: TableSnapshot, written: FileList, name: str) -> None:
-    """Update the index after a commit, if the table asks for one.
-
-    Args:
-        table: The version that the commit made.
-        written: The new files.
-        name: The table's name in log messages.
-    """
+    """Update the index after a commit, if the table asks for one."""
     index = stored_index(table)
     if index is None or lacks_pyarrow(table.spark):
         return  # files without a filter are never ruled out

@@ -5,7 +5,7 @@ from __future__ import annotations
 from deltaweave.engine.source.collected import (
     CollectedSource,
     collect_source,
-    unless_it_fails,
+    collected_or_none,
     values_where_taken,
     with_broken_values,
 )
@@ -24,11 +24,11 @@ __all__ = [
     "SourceKeys",
     "check_same_source",
     "collect_source",
+    "collected_or_none",
     "collected_within",
     "prepared_source",
     "row_identity",
     "source_keys",
-    "unless_it_fails",
     "values_where_taken",
     "with_broken_values",
     "within",

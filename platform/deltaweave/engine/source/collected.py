@@ -47,11 +47,11 @@ from deltaweave.engine.clauses import first_insert, first_match, with_broken
 from deltaweave.engine.columns import (
     BREAKS_CONSTRAINT,
     CLAUSE,
+    CLAUSE_VALUES,
     INSERT_CLAUSE,
     KEY,
     NO_CLAUSE,
     READ,
-    VALUES,
 )
 from deltaweave.engine.file_format import storage_of
 from deltaweave.engine.source.keys import SourceKeys, collected_keys
@@ -119,11 +119,7 @@ def collect_source(
     their failure is one of the merge, only the merge by Spark shows.
 
     Args:
-        merge: The merge.
-        source: The source.
-        conjuncts: The equalities of the ON condition.
         conditions: What new rows must satisfy, over the table's columns by name.
-        reads: What WHEN MATCHED clauses read of the target.
 
     Raises:
         SourceLostError: The executors lost the materialized rows.
@@ -160,12 +156,12 @@ def _rows(
         table = rows_of_table(merge, source.files, conjuncts, values_of, reads)
 
     def query() -> DataFrame:
-        rows = _collected(merge, source, conjuncts, values_of, reads)
+        rows = _query_of_rows(merge, source, conjuncts, values_of, reads)
         return with_broken_values(rows, merge, values_of, conditions) if conditions else rows
 
     if table is None:
         max_rows = source.num_rows if source.is_counted else limits.MAX_LOCAL_ROWS + 1
-        table = unless_it_fails(merge, query, max_rows, limits.MAX_LOCAL_BYTES)
+        table = collected_or_none(merge, query, max_rows, limits.MAX_LOCAL_BYTES)
     if table is not None and table.num_rows > limits.MAX_LOCAL_ROWS:
         raise TooBigError(f"there are more than {limits.MAX_LOCAL_ROWS:,} rows")
     if table is not None and table.nbytes > limits.MAX_LOCAL_BYTES:
@@ -173,38 +169,30 @@ def _rows(
     return table
 
 
-def unless_it_fails(
+def collected_or_none(
     merge: ResolvedMerge, query: Callable[[], DataFrame], max_rows: int, max_bytes: int
 ) -> pyarrow.Table | None:
     """Collect a query's rows; None if it fails.
 
     Args:
-        merge: The merge.
-        query: Makes the query.
         max_rows: The most rows that a task sends, as far as is known.
-        max_bytes: The most bytes that the rows may have.
 
     Raises:
-        TooBigError: They have more.
+        TooBigError: The rows have more bytes.
         SourceLostError: The executors lost the materialized rows.
         SourceError: The query was cancelled.
     """
 
-    def collect() -> pyarrow.Table | TooBigError:
+    def collect() -> pyarrow.Table:
         try:
             with translated(merge.table, otherwise=SourceError), raise_hidden_interrupts():
                 return collected_within(query(), max_rows, max_bytes)
-        except TooBigError as error:
-            return error
         except (ConstraintViolationError, SourceError) as error:
             if was_cancelled(error):
                 raise
             raise NotRewritableError(reason_of(error)) from error
 
-    found = attempted(merge.table, "rows are not collected", collect)
-    if isinstance(found, TooBigError):
-        raise found
-    return found
+    return attempted(merge.table, "rows are not collected", collect, passing=TooBigError)
 
 
 def _values_of(merge: ResolvedMerge, reads: TargetReads) -> dict[int, str]:
@@ -215,11 +203,11 @@ def _values_of(merge: ResolvedMerge, reads: TargetReads) -> dict[int, str]:
         if clause.action == "delete" or (clause.kind == "matched" and needs_pairs):
             continue
         same = [j for j in columns if merge.clauses[j].gives_same_values(clause)]
-        columns[i] = columns[same[0]] if same else f"{VALUES}{i}"
+        columns[i] = columns[same[0]] if same else f"{CLAUSE_VALUES}{i}"
     return columns
 
 
-def _collected(
+def _query_of_rows(
     merge: ResolvedMerge,
     source: PreparedSource,
     conjuncts: Sequence[Equality],
@@ -252,9 +240,7 @@ def values_where_taken(
     Whether a clause that reads the target takes a row is not known from the source row alone.
 
     Args:
-        merge: The merge.
         values_of: By the index of a clause, the column of its values.
-        reads: Which values are computed.
         taken: The columns with the indexes of clauses that take a row.
     """
     values: dict[str, Column] = {}
@@ -269,8 +255,8 @@ def values_where_taken(
             kept = reads.kept(i, merge.evolved_schema.names)
             fields = [
                 # Arrow refuses a struct with two fields of the same name.
-                StructField(f"v{place}", field.dataType)
-                for place, field in enumerate(merge.evolved_schema.fields)
+                StructField(f"v{index}", field.dataType)
+                for index, field in enumerate(merge.evolved_schema.fields)
                 if field.name not in kept
             ]
             row = merge.clauses[i].row(reads.computed.get(i))
@@ -321,13 +307,13 @@ class _Columns:
     Attributes:
         keys: The values for the equalities of the ON condition.
         values: By the column of values, what its fields take.
-        places: By the column of values, the indexes of its fields among the target's columns.
+        indexes: By the column of values, the indexes of its fields among the target's columns.
         read: What clauses read beside the target's columns.
     """
 
     keys: Sequence[StructField]
     values: Mapping[str, Sequence[StructField]]
-    places: Mapping[str, Sequence[int]]
+    indexes: Mapping[str, Sequence[int]]
     read: Sequence[StructField]
 
     @cached_property
@@ -346,23 +332,14 @@ def rows_of_table(
 ) -> pyarrow.Table | None:
     """Return a row for each source row: keys, clauses, values, columns that clauses read.
 
-    The same columns as those of the query that would evaluate them. None if that is left to it.
-
-    Args:
-        merge: The merge. New rows need not satisfy any condition.
-        source: The table.
-        conjuncts: The equalities of the ON condition.
-        values_of: By the index of a clause, the column of its values.
-        reads: What WHEN MATCHED clauses read of the target.
+    Its columns are those of the query that would evaluate them; None if the query must run. New
+    rows need not satisfy any condition.
 
     Raises:
         TooBigError: The rows are too many or too big for the driver, however they are read.
     """
     attempt = partial(_rows_of_table, merge, source, conjuncts, values_of, reads)
-    found = attempted(merge.table, "Spark reads the source", attempt)
-    if isinstance(found, TooBigError):
-        raise found
-    return found
+    return attempted(merge.table, "Spark reads the source", attempt, passing=TooBigError)
 
 
 def _rows_of_table(
@@ -371,24 +348,20 @@ def _rows_of_table(
     conjuncts: Sequence[Equality],
     values_of: Mapping[int, str],
     reads: TargetReads,
-) -> pyarrow.Table | TooBigError | None:
+) -> pyarrow.Table | None:
     kinds = ("not_matched",) if reads.takes_query else ("matched", "not_matched")
     if any(clause.condition is not None for kind in kinds for clause in merge.of_kind(kind)):
         return None
-    columns = _columns(merge, source, conjuncts, values_of, reads)
+    columns = _columns_read(merge, source, conjuncts, values_of, reads)
     if columns is None:
         return None
     storage, read = storage_of(source.table), _readable(source, columns.all)
     if storage is None or read is None:
         return None
-    try:
-        rows = _read(source, storage, read)
-    except TooBigError as error:  # for Spark to collect, too
-        return error
-    return _as_collected(merge, rows, columns, reads)
+    return _as_collected(merge, _rows_of_files(source, storage, read), columns, reads)
 
 
-def _columns(
+def _columns_read(
     merge: ResolvedMerge,
     source: SourceFiles,
     conjuncts: Sequence[Equality],
@@ -404,7 +377,7 @@ def _columns(
     if keys is None or read is None:
         return None
     values: dict[str, Sequence[StructField]] = {}
-    places: dict[str, Sequence[int]] = {}
+    indexes: dict[str, Sequence[int]] = {}
     for i, name in values_of.items():
         if name in values:
             continue
@@ -413,14 +386,14 @@ def _columns(
             expressions = jvm.select_where(expressions, wanted)
         else:
             wanted = np.ones(len(merge.evolved_schema), dtype=bool)
-        taken, places[name] = source.columns(expressions), np.flatnonzero(wanted).tolist()
+        taken, indexes[name] = source.columns(expressions), np.flatnonzero(wanted).tolist()
         if taken is None:
             return None
-        given = [merge.evolved_schema.fields[place].dataType for place in places[name]]
+        given = [merge.evolved_schema.fields[index].dataType for index in indexes[name]]
         if [field.dataType for field in taken] != given:
             return None  # to cast them is left to Spark
         values[name] = taken
-    return _Columns(keys, values, places, read)
+    return _Columns(keys, values, indexes, read)
 
 
 def _readable(source: SourceFiles, columns: Sequence[StructField]) -> list[ReadableColumn] | None:
@@ -443,7 +416,7 @@ def _readable(source: SourceFiles, columns: Sequence[StructField]) -> list[Reada
     return allowed if len(allowed) == len(found) else None
 
 
-def _read(
+def _rows_of_files(
     source: SourceFiles, storage: Storage, columns: Sequence[ReadableColumn]
 ) -> pyarrow.Table:
     """Read the rows of the files, one after the other, with columns named as in the table."""
@@ -477,7 +450,7 @@ def _as_collected(
     collected[INSERT_CLAUSE] = clause("not_matched")
     for name, fields in columns.values.items():
         arrays = [rows[field.name].combine_chunks() for field in fields]
-        names = [f"v{place}" for place in columns.places[name]]
+        names = [f"v{index}" for index in columns.indexes[name]]
         collected[name] = pa.StructArray.from_arrays(arrays, names)
     for i, field in enumerate(columns.read):
         collected[f"{READ}{i}"] = rows[field.name]

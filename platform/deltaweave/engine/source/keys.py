@@ -94,11 +94,11 @@ class KeyValues:
 
     def may_lie_within(self, low: Any, high: Any) -> bool:
         """Return whether a value can lie between the two, ends included."""
-        place = bisect_left(self.values, low)
-        if place < len(self.values) and self.values[place] <= high:
+        at = bisect_left(self.values, low)
+        if at < len(self.values) and self.values[at] <= high:
             return True
         # The next value is the highest of a range: both lie within it.
-        return self.are_ranges and place % 2 == 1
+        return self.are_ranges and at % 2 == 1
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ def _source_keys(
 
 def collected_keys(conjuncts: Sequence[Equality], table: pyarrow.Table) -> SourceKeys:
     """Build the keys from values: a column for each equality, a row for each source row."""
-    return SourceKeys(tuple(_collected(conjuncts, table)), table)
+    return SourceKeys(tuple(_values_of_keys(conjuncts, table)), table)
 
 
 def _max_collected(keys: DataFrame) -> int:
@@ -281,7 +281,7 @@ def _ranges(conjuncts: list[Equality], keys: DataFrame, files: FileList) -> Sour
     return SourceKeys(tuple(columns))
 
 
-def _collected(conjuncts: Sequence[Equality], table: pyarrow.Table) -> list[KeyValues]:
+def _values_of_keys(conjuncts: Sequence[Equality], table: pyarrow.Table) -> list[KeyValues]:
     import pyarrow.compute as pc
     import pyarrow.types as types
 
@@ -331,7 +331,7 @@ def key_ranges(keys: DataFrame, at_most: int) -> list[KeyRanges | None]:
     One job finds the lowest and the highest value of each column. For numbers, dates and
     timestamps, another job divides this range into parts of equal width and drops empty parts.
     """
-    numbers = _numbers(keys)
+    numbers = _number_columns(keys)
     at_ends = keys.agg(
         *[F.min(name).alias(f"low_{name}") for name in keys.columns],
         *[F.max(name).alias(f"high_{name}") for name in keys.columns],
@@ -356,7 +356,7 @@ def key_ranges(keys: DataFrame, at_most: int) -> list[KeyRanges | None]:
     return list(known.values())
 
 
-def _numbers(keys: DataFrame) -> dict[str, Column]:
+def _number_columns(keys: DataFrame) -> dict[str, Column]:
     """Return the columns whose range can be divided, as doubles in the order of their values."""
     numbers = {field.name: _number(field.name, field.dataType) for field in keys.schema}
     return {name: number.cast("double") for name, number in numbers.items() if number is not None}

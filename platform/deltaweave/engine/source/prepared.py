@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -44,7 +44,8 @@ from deltaweave.delta.jvm import (
     unique_number,
 )
 from deltaweave.delta.scan import (
-    OPERATORS,
+    UNSTABLE_OPERATORS,
+    ListedRows,
     SourceFiles,
     estimated_bytes,
     is_cached,
@@ -232,11 +233,11 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
     Raises:
         SourceError: The source's rows could not be read or computed.
     """
-    materialize, reason = decide(merge)
+    materialize, reason = materialization_of(merge)
     used, files = merge.used_source(), None
     if reason == _SAME_ROWS:
         used, files = with_files_chosen(used, merge.target_log)
-    elif reason == OPERATORS and (listed := _of_view(merge, used)) is not None:
+    elif reason == UNSTABLE_OPERATORS and (listed := _rows_of_view(merge, used)) is not None:
         used, files = listed
         materialize, reason = False, _SAME_ROWS
     if not materialize and _may_lose_days(merge, used):
@@ -286,7 +287,7 @@ def _may_lose_days(merge: ResolvedMerge, used: DataFrame) -> bool:
     return may_lose_days(used.schema) and merge.may_filter_by_lost_days
 
 
-def _of_view(merge: ResolvedMerge, used: DataFrame) -> tuple[DataFrame, SourceFiles] | None:
+def _rows_of_view(merge: ResolvedMerge, used: DataFrame) -> ListedRows | None:
     """Read a view's rows from its files; None if later reads might see others."""
     # A cached source may be cached again meanwhile.
     if reason_to_materialize(merge, through_views=True) is not None or is_cached(merge):
@@ -308,32 +309,39 @@ def check_same_source(merge: ResolvedMerge, source: PreparedSource) -> None:
     if asked != "true" or source.is_materialized or merge.takes_insert_only_path:
         return
     with translated(merge.table, otherwise=SourceError):
-        now = source.rows.count()
-    if now != source.num_rows:
+        recounted = source.rows.count()
+    if recounted != source.num_rows:
         message = delta_message(
             merge.spark, "sourceNotDeterministicInMergeException", with_session=True
         )
         raise SourceError(
-            f"{message.text} It had {counted(source.num_rows, 'row')}, then {now:,}.",
+            f"{message.text} It had {counted(source.num_rows, 'row')}, then {recounted:,}.",
             table=merge.table,
             hint="Set spark.databricks.delta.merge.materializeSource to auto, or write the source "
             "to a table first.",
         )
 
 
-def decide(merge: ResolvedMerge) -> tuple[bool, str]:
+class Materialization(NamedTuple):
+    """The decision whether to materialize the source, and its reason in Delta's words."""
+
+    is_wanted: bool
+    reason: str
+
+
+def materialization_of(merge: ResolvedMerge) -> Materialization:
     """Decide whether to materialize the source, and why: by the setting, then by the plan."""
     mode = (merge.spark.conf.get(_SETTING, "auto") or "auto").lower()
     if mode == "all":
-        return True, "MATERIALIZE_ALL"
+        return Materialization(True, "MATERIALIZE_ALL")
     if mode == "none":
-        return False, "NOT_MATERIALIZED_NONE"
+        return Materialization(False, "NOT_MATERIALIZED_NONE")
     if mode != "auto":
-        return True, "INVALID_CONFIG"
+        return Materialization(True, "INVALID_CONFIG")
     # Also for an insert-only merge, unlike Delta: it counts the rows, prunes by them and inserts
     # them.
     reason = reason_to_materialize(merge)
-    return (False, _SAME_ROWS) if reason is None else (True, reason)
+    return Materialization(reason is not None, _SAME_ROWS if reason is None else reason)
 
 
 def collected_within(query: DataFrame, max_rows: int, max_bytes: int) -> pyarrow.Table:
@@ -348,7 +356,7 @@ def collected_within(query: DataFrame, max_rows: int, max_bytes: int) -> pyarrow
     than `max_bytes`, or if it is not known how many they have.
 
     Raises:
-        TooBigError: They have more, or it is not known how many.
+        TooBigError: The rows have more bytes, or their size is unknown.
     """
     schema = query.schema
     narrowest = _least_width(schema)
@@ -356,13 +364,15 @@ def collected_within(query: DataFrame, max_rows: int, max_bytes: int) -> pyarrow
     may_be_cut = max_rows > most and max_rows * narrowest > limits.MAX_BYTES_SENT
     if may_be_cut:
         query, max_rows = limit_of_partitions(query, most + 1), most + 1
-    table = _collected(query, schema, limits.MAX_BYTES_SENT // max(1, max_rows), max_bytes)
+    table = _collect_measured(query, schema, limits.MAX_BYTES_SENT // max(1, max_rows), max_bytes)
     if may_be_cut and table.num_rows > most:
         raise TooBigError(f"the rows have more than {max_bytes:,} bytes")
     return table
 
 
-def _collected(query: DataFrame, schema: StructType, share: int, max_bytes: int) -> pyarrow.Table:
+def _collect_measured(
+    query: DataFrame, schema: StructType, share: int, max_bytes: int
+) -> pyarrow.Table:
     import pyarrow as pa
     import pyarrow.compute as pc
 

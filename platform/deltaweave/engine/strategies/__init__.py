@@ -16,23 +16,20 @@ from dataclasses import dataclass
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.report import StrategyName
 from deltaweave.engine.strategies.base import LocalForm, Strategy
-from deltaweave.engine.strategies.copy_in_place import ONLY_DELTA_CHECKS, CopyInPlace
+from deltaweave.engine.strategies.copy_in_place import CopyInPlace
 from deltaweave.engine.strategies.copy_on_write import CopyOnWrite
-from deltaweave.engine.strategies.deletion_vectors import DeletionVectors, FilePlan, plan_files
+from deltaweave.engine.strategies.deletion_vectors import DeletionVectors
 from deltaweave.engine.strategies.insert_only import InsertOnly, insert_phase, insert_unmatched
 
 __all__ = [
-    "ONLY_DELTA_CHECKS",
     "STRATEGIES",
     "Choice",
     "CopyInPlace",
-    "FilePlan",
     "LocalForm",
     "Strategy",
     "choose_strategy",
     "insert_phase",
     "insert_unmatched",
-    "plan_files",
 ]
 
 
@@ -45,7 +42,6 @@ class Choice:
     """The strategy that a merge starts with.
 
     Attributes:
-        strategy: The strategy.
         reason: Why, as `explain` shows it.
     """
 
@@ -55,10 +51,10 @@ class Choice:
 
 def choose_strategy(run: MergeRun) -> Choice:
     """Choose how the changes are to be written. Nothing is written and no job runs."""
-    refusals: dict[StrategyName, str] = {}
+    instead_of: dict[StrategyName, str] = {}
     for strategy in STRATEGIES:
         verdict = strategy.applies(run)
         if verdict.ok:
-            return Choice(strategy, strategy.reason(run, refusals))
-        refusals[strategy.name] = verdict.reason
+            return Choice(strategy, strategy.explain(run, instead_of))
+        instead_of[strategy.name] = verdict.reason
     raise AssertionError("the last strategy always applies")

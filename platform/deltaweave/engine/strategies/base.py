@@ -17,7 +17,7 @@ from deltaweave.engine.staged import Staged
 
 
 class LocalForm(Enum):
-    """What the local backend writes for a strategy."""
+    """The files that the local backend writes for a strategy."""
 
     INSERTS = auto()
     """New files alone."""
@@ -51,8 +51,8 @@ class Strategy(ABC):
         """Return whether it may write a merge. Nothing is written and no job runs."""
 
     @abstractmethod
-    def reason(self, run: MergeRun, refusals: Mapping[StrategyName, str]) -> str:
-        """Explain why it was chosen."""
+    def explain(self, run: MergeRun, instead_of: Mapping[StrategyName, str]) -> str:
+        """Explain why the strategy was chosen, given the reasons against those before it."""
 
     @abstractmethod
     def write(
@@ -64,16 +64,16 @@ class Strategy(ABC):
         candidate files, if they are known although there was no scan.
         """
 
-    def can_rebase(self, staged: Staged, gone: Collection[str]) -> Verdict:
-        """Return whether the output of files that are gone can be replaced.
+    def can_rebase(self, staged: Staged, removed_paths: Collection[str]) -> Verdict:
+        """Return whether the output of files that another commit removed can be replaced.
 
-        `staged` is on a newer version, and its `scan` is known. `gone` has the paths of files with
-        matches that are no longer in the table.
+        `staged` is on a newer version, and its `scan` is known. `removed_paths` has the paths of
+        the files with matches that the table lacks now.
         """
         return no("its new files hold rows of several files")
 
     def rebased(
-        self, staged: Staged, gone: Collection[str], scan: TouchedFilesScan
+        self, staged: Staged, removed_paths: Collection[str], scan: TouchedFilesScan
     ) -> Staged | None:
         """Change rows in the files that they moved to; keep the changes of other files.
 

@@ -26,6 +26,7 @@ from pyspark.util import PythonEvalType
 from deltaweave._validation import YES, Verdict, no
 from deltaweave.delta.commit import Transaction, WrittenFiles, written_without_spark
 from deltaweave.delta.files import (
+    ONLY_DELTA_CHECKS,
     additions,
     are_own,
     conditions_of_rows,
@@ -54,13 +55,13 @@ from deltaweave.engine.clauses import (
 from deltaweave.engine.columns import (
     BREAKS_CONSTRAINT,
     CLAUSE,
+    CLAUSE_VALUES,
     FILE,
     IS_DELETED,
     NO_CLAUSE,
     NUMBER,
     SOURCE_ROW,
     TARGET_ROW_ID,
-    VALUES,
 )
 from deltaweave.engine.file_format import table_format
 from deltaweave.engine.merge_run import MergeRun
@@ -95,7 +96,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ONLY_DELTA_CHECKS = "only Delta's writer checks some of the table's constraints"
 _GROUPS_COME_IN_BATCHES = hasattr(PythonEvalType, "SQL_GROUPED_MAP_ARROW_ITER_UDF")  # Spark 4.1
 
 
@@ -111,7 +111,7 @@ class CopyInPlace(Strategy):
         unknown = no("it is not known whether Arrow copies its files as Spark does")
         return attempted(run.table, "Spark rewrites the touched files", attempt) or unknown
 
-    def reason(self, run: MergeRun, refusals: Mapping[StrategyName, str]) -> str:
+    def explain(self, run: MergeRun, instead_of: Mapping[StrategyName, str]) -> str:
         reason = "the table's files can be copied row by row in their order"
         if may_move_rows(run):
             reason += "; changed rows, which may move to other partitions, go to other files"
@@ -142,24 +142,24 @@ class CopyInPlace(Strategy):
                     name, replacements = self.name, done.replacements
         return Staged.copied(run, name, scan, written, replacements)
 
-    def can_rebase(self, staged: Staged, gone: Collection[str]) -> Verdict:
+    def can_rebase(self, staged: Staged, removed_paths: Collection[str]) -> Verdict:
         if may_move_rows(staged.run):
             return no("its new rows are in files with those of others")
         keeps_feed = staged.run.transaction.metadata.keeps_change_feed
         return no("it wrote the change feed") if keeps_feed else YES
 
     def rebased(
-        self, staged: Staged, gone: Collection[str], scan: TouchedFilesScan
+        self, staged: Staged, removed_paths: Collection[str], scan: TouchedFilesScan
     ) -> Staged | None:
         done = rewrite_without_inserts(staged.run, scan, scan.touched)
         if len(done.left):
             return None
         assert staged.written is not None
         assert staged.scan is not None
-        dropped = {new for old, new in staged.replacements.items() if old in gone}
+        dropped = {new for old, new in staged.replacements.items() if old in removed_paths}
         changed_before = zip(staged.scan.touched.paths, staged.scan.changed_by_file, strict=True)
-        changed = sum(rows for path, rows in changed_before if path not in gone)
-        stayed = staged.touched.excluding(gone)
+        changed = sum(rows for path, rows in changed_before if path not in removed_paths)
+        stayed = staged.touched.excluding(removed_paths)
         copied = staged.run.transaction.num_records(stayed) - changed
         copied += staged.run.transaction.num_records(scan.touched) - sum(scan.changed_by_file)
         return replace(
@@ -175,11 +175,11 @@ def _may_copy(run: MergeRun) -> Verdict:
     if not run.source.gives_same_rows:
         # Changed rows are computed after the scan, and must be the rows that the scan saw.
         return no("the source may give other rows when it is read again")
-    if not run.settings.allows_in_place.ok:
-        return run.settings.allows_in_place
+    if not run.settings.in_place.verdict.ok:
+        return run.settings.in_place.verdict
     if lacks_pyarrow(run.statement.spark):
         return no(WITHOUT_PYARROW)
-    is_auto = run.settings.in_place == "auto"
+    is_auto = run.settings.in_place.is_auto
     if is_auto and run.transaction.table.size_in_bytes < limits.MIN_BYTES_IN_PLACE:
         return no("the table is small")
     if is_auto and may_move_rows(run):
@@ -194,12 +194,12 @@ def _may_copy(run: MergeRun) -> Verdict:
 def _most_rows_change(run: MergeRun, scan: TouchedFilesScan) -> bool:
     """Return whether too many rows of every touched file change to rewrite any in place."""
     is_big = scan.touched.size_in_bytes >= limits.MIN_BYTES_IN_PLACE
-    return run.settings.in_place != "true" and is_big and not _few_rows_change(scan).any()
+    return not run.settings.in_place.is_forced and is_big and not _few_rows_change(scan).any()
 
 
 def _worth_copying(run: MergeRun, scan: TouchedFilesScan) -> FileList:
     """Return the touched files to rewrite in place: all of them if the setting is `true`."""
-    if run.settings.in_place == "true":
+    if run.settings.in_place.is_forced:
         return scan.touched
     files = scan.touched.where(_few_rows_change(scan))
     return files if files.size_in_bytes >= limits.MIN_BYTES_IN_PLACE else scan.touched.none()
@@ -216,10 +216,9 @@ def _few_rows_change(scan: TouchedFilesScan) -> numpy.ndarray:
 
 @dataclass(frozen=True)
 class RewrittenInPlace:
-    """What rewriting files in place did.
+    """The outcome of rewriting files in place.
 
     Attributes:
-        written: The new files.
         replacements: The path of the new file by that of the old one; a file without rows left has
             none.
         left: The touched files that were not rewritten, and are left to Spark.
@@ -231,7 +230,7 @@ class RewrittenInPlace:
 
 
 def rewrite_in_place(run: MergeRun, scan: TouchedFilesScan, files: FileList) -> RewrittenInPlace:
-    """Rewrite these files where that is possible, and write the inserts meanwhile.
+    """Rewrite files where that is possible, and write the inserts at the same time.
 
     The scan knows each row's index in its file.
     """
@@ -251,7 +250,7 @@ def rewrite_in_place(run: MergeRun, scan: TouchedFilesScan, files: FileList) -> 
 def rewrite_without_inserts(
     run: MergeRun, scan: TouchedFilesScan, files: FileList
 ) -> RewrittenInPlace:
-    """Rewrite these files where that is possible; see `rewrite_in_place`."""
+    """Rewrite files where that is possible; see `rewrite_in_place`."""
     changes = partial(_changes, run, scan)
     return _rewritten(run.transaction, scan, files, changes)
 
@@ -345,9 +344,9 @@ def _warn_of_failed(table: str, reasons: Mapping[str, str | None]) -> None:
     for path, reason in failed.items():
         logger.debug("%s: Spark rewrites %s: %s", table, path, reason)
     classes = sorted({reason.partition(":")[0] for reason in failed.values()})
-    shown = ", ".join(classes[: limits.MAX_SHOWN_ERRORS])
+    named_classes = ", ".join(classes[: limits.MAX_SHOWN_ERRORS])
     files = f"{len(failed)} of {len(reasons)} files, the first of them {next(iter(failed))}"
-    warn_of_fallback(table, f"Spark rewrites {files}", shown)
+    warn_of_fallback(table, f"Spark rewrites {files}", named_classes)
 
 
 def rewrite_without_changed_rows(
@@ -384,7 +383,7 @@ def _dropped(transaction: Transaction, scan: TouchedFilesScan, files: FileList) 
     """Return the changed rows of these files as deleted ones: see `_changes`."""
     fields = [each.dataType for each in data_columns(transaction)]
     row = StructType([StructField(f"v{i}", kind) for i, kind in enumerate(fields)])
-    nothing = cast_to(transaction.merge.spark, F.lit(None), row).alias(VALUES)
+    nothing = cast_to(transaction.merge.spark, F.lit(None), row).alias(CLAUSE_VALUES)
     flags = F.lit(True).alias(IS_DELETED), F.lit(False).alias(BREAKS_CONSTRAINT)
     return scan.changed_numbered(TARGET_ROW_ID, files=files).select(
         NUMBER, TARGET_ROW_ID, *flags, nothing
@@ -421,7 +420,7 @@ def _changes(run: MergeRun, scan: TouchedFilesScan, files: FileList) -> DataFram
         after = _struct(updated(merge, columns_before(merge)), kept)
     deletes = [i for i, clause in enumerate(merge.clauses) if clause.action == "delete"]
     is_deleted = F.col(CLAUSE).isin(deletes).alias(IS_DELETED)
-    changes = rows.select(NUMBER, TARGET_ROW_ID, is_deleted, after.alias(VALUES))
+    changes = rows.select(NUMBER, TARGET_ROW_ID, is_deleted, after.alias(CLAUSE_VALUES))
     return _checked(changes, merge, conditions, stored)
 
 
@@ -429,17 +428,19 @@ def _checked(
     changes: DataFrame, merge: ResolvedMerge, conditions: Sequence[Column], stored: numpy.ndarray
 ) -> DataFrame:
     """Add whether a new row breaks a constraint to the changes; keep stored columns alone."""
-    place = [NUMBER, TARGET_ROW_ID, IS_DELETED]
+    keys = [NUMBER, TARGET_ROW_ID, IS_DELETED]
     if not conditions:
-        return changes.select(*place, F.lit(False).alias(BREAKS_CONSTRAINT), VALUES)
+        return changes.select(*keys, F.lit(False).alias(BREAKS_CONSTRAINT), CLAUSE_VALUES)
     names = merge.evolved_schema.names
-    rows = with_broken(changes, VALUES, names, conditions, BREAKS_CONSTRAINT)
+    rows = with_broken(changes, CLAUSE_VALUES, names, conditions, BREAKS_CONSTRAINT)
     breaks = F.col(BREAKS_CONSTRAINT) & ~F.col(IS_DELETED)
-    rows = rows.select(*place, breaks.alias(BREAKS_CONSTRAINT), VALUES)
+    rows = rows.select(*keys, breaks.alias(BREAKS_CONSTRAINT), CLAUSE_VALUES)
     if stored.all():
         return rows
-    of_files = F.struct(*[f"{VALUES}.v{i}" for i, is_stored in enumerate(stored) if is_stored])
-    return rows.withColumn(VALUES, of_files)
+    of_files = F.struct(
+        *[f"{CLAUSE_VALUES}.v{i}" for i, is_stored in enumerate(stored) if is_stored]
+    )
+    return rows.withColumn(CLAUSE_VALUES, of_files)
 
 
 def _new_row(

@@ -23,8 +23,8 @@ class CopyOnWrite(Strategy):
     def applies(self, run: MergeRun) -> Verdict:
         return YES
 
-    def reason(self, run: MergeRun, refusals: Mapping[StrategyName, str]) -> str:
-        return f"Spark rewrites the touched files, since {refusals[StrategyName.COPY_IN_PLACE]}"
+    def explain(self, run: MergeRun, instead_of: Mapping[StrategyName, str]) -> str:
+        return f"Spark rewrites the touched files, since {instead_of[StrategyName.COPY_IN_PLACE]}"
 
     def write(
         self, run: MergeRun, scan: TouchedFilesScan | None, known: Candidates | None = None

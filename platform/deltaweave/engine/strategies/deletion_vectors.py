@@ -8,8 +8,7 @@ file without any row left is removed.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from deltaweave._validation import YES, Verdict, no
 from deltaweave.delta.commit import Transaction
@@ -25,16 +24,13 @@ from deltaweave.delta.jvm import alongside
 from deltaweave.delta.log import FileList
 from deltaweave.engine.columns import FILE, TARGET_ROW_ID
 from deltaweave.engine.merge_run import MergeRun
-from deltaweave.engine.pairs import TouchedFilesScan
+from deltaweave.engine.pairs import TouchedFilesScan, plan_files
 from deltaweave.engine.prune import Candidates
 from deltaweave.engine.report import StrategyName
 from deltaweave.engine.staged import Staged
 from deltaweave.engine.strategies.base import LocalForm, Strategy, matches
 from deltaweave.engine.strategies.rows import remaining_rows, together, updated_and_inserted
 from deltaweave.engine.strategies.source_rows import updates_from_source
-
-if TYPE_CHECKING:
-    import numpy
 
 
 class DeletionVectors(Strategy):
@@ -52,7 +48,7 @@ class DeletionVectors(Strategy):
         writable = vectors_writable(run.transaction)
         return YES if writable else no("the table takes no deletion vectors")
 
-    def reason(self, run: MergeRun, refusals: Mapping[StrategyName, str]) -> str:
+    def explain(self, run: MergeRun, instead_of: Mapping[StrategyName, str]) -> str:
         return (
             "the table takes deletion vectors; files in which more than "
             f"{run.settings.max_marked_fraction:.0%} of the rows would be marked are rewritten"
@@ -64,13 +60,13 @@ class DeletionVectors(Strategy):
         scan = matches(scan)
         plan = plan_files(run, scan)
 
-        def mark() -> MarkedRows:
+        def write_vectors() -> MarkedRows:
             status = f"MERGE operation - Rewriting Deletion Vectors to {len(plan.stay)} files"
             with run.phases.described(status):
-                return _mark(run.transaction, scan, plan.stay)
+                return _write_vectors(run.transaction, scan, plan.stay)
 
         with (
-            alongside(run.statement.spark, mark) as marking,
+            alongside(run.statement.spark, write_vectors) as writing,
             run.phases.running(
                 "writeModifiedRowsOnly",
                 f"MERGE operation - Rewriting {len(scan.touched)} files",
@@ -81,21 +77,21 @@ class DeletionVectors(Strategy):
             if plan.num_copied:
                 parts = [remaining_rows(run.transaction, scan, plan.copied), *parts]
             written = run.transaction.write(together(parts)) if parts else None
-            marked = marking.result()
+            marked = writing.result()
         return Staged.with_vectors(run, scan, plan.removed, written, marked, plan.num_copied)
 
-    def can_rebase(self, staged: Staged, gone: Collection[str]) -> Verdict:
+    def can_rebase(self, staged: Staged, removed_paths: Collection[str]) -> Verdict:
         assert staged.scan is not None
         transaction = staged.run.transaction
         keeps_feed = transaction.metadata.keeps_change_feed
         if keeps_feed or updates_from_source(transaction, staged.scan) is None:
             return no("its new rows depend on the rows that they replace")
-        if staged.num_copied and set(staged.removed.paths) & set(gone):
+        if staged.num_copied and set(staged.removed.paths) & set(removed_paths):
             return no("rows of a file that is gone were copied")
         return YES
 
     def rebased(
-        self, staged: Staged, gone: Collection[str], scan: TouchedFilesScan
+        self, staged: Staged, removed_paths: Collection[str], scan: TouchedFilesScan
     ) -> Staged | None:
         plan = plan_files(staged.run, scan)
         rows = scan.changed_on_driver(plan.stay)
@@ -103,65 +99,16 @@ class DeletionVectors(Strategy):
             return None
         assert staged.marked is not None
         stayed = staged.touched.excluding(staged.removed.paths)
-        own = without_files(staged.marked, stayed.among(gone))
+        own = without_files(staged.marked, stayed.among(removed_paths))
         again = mark_on_driver(staged.run.transaction, rows[FILE], rows[TARGET_ROW_ID], plan.stay)
-        removed = staged.removed.excluding(gone).and_also(plan.removed)
+        removed = staged.removed.excluding(removed_paths).and_also(plan.removed)
         return replace(staged, removed=removed, marked=own.and_also(again))
 
 
-@dataclass(frozen=True)
-class FilePlan:
-    """What becomes of the touched files.
-
-    Attributes:
-        stay: Files in which rows are marked.
-        removed: Files that leave the table.
-        copied: Removed files that have rows left, which are rewritten.
-        num_copied: How many such rows there are.
-    """
-
-    stay: FileList
-    removed: FileList
-    copied: FileList
-    num_copied: int
-
-
-def plan_files(
-    run: MergeRun, scan: TouchedFilesScan, row_counts: numpy.ndarray | None = None
-) -> FilePlan:
-    """Choose for each touched file, by the fraction of its rows that would be marked.
-
-    Rows that earlier merges marked count as marked. A file with an unknown number of rows stays,
-    and so does one in which more rows changed than its statistics count. A file whose own row count
-    contradicts its statistics is rewritten: Delta would take it for empty by them.
-
-    Args:
-        run: The merge.
-        scan: The touched files.
-        row_counts: How many rows each of them has, as the file itself says, if that is known.
-    """
-    import numpy as np
-
-    said = scan.touched.row_counts
-    rows = said if row_counts is None else row_counts
-    num_marked = scan.touched.rows["num_marked"].to_numpy()
-    left = rows - np.array(scan.changed_by_file, dtype=float)
-    fraction = 1 - left / np.maximum(rows + num_marked, 1)
-    is_wrong = (rows != said) & ~np.isnan(said)
-    is_full = fraction > run.settings.max_marked_fraction
-    leaves = (left == 0) | ((left > 0) & (is_full | is_wrong))
-    return FilePlan(
-        scan.touched.where(~leaves),
-        scan.touched.where(leaves),
-        scan.touched.where(leaves & (left > 0)),
-        int(left[leaves].sum()),
-    )
-
-
-def _mark(transaction: Transaction, scan: TouchedFilesScan, files: FileList) -> MarkedRows:
+def _write_vectors(transaction: Transaction, scan: TouchedFilesScan, files: FileList) -> MarkedRows:
     """Mark the rows of these files that a clause takes; on the driver if the pairs are there."""
-    here = scan.changed_on_driver(files)
-    if here is not None and may_mark_on_driver(files):
-        return mark_on_driver(transaction, here[FILE], here[TARGET_ROW_ID], files)
+    local_changes = scan.changed_on_driver(files)
+    if local_changes is not None and may_mark_on_driver(files):
+        return mark_on_driver(transaction, local_changes[FILE], local_changes[TARGET_ROW_ID], files)
     changed = scan.changed_pairs(FILE, TARGET_ROW_ID, files=files)
     return mark_rows(transaction, changed, FILE, TARGET_ROW_ID, files)

@@ -30,7 +30,7 @@ class InsertOnly(Strategy):
         insert_only = run.statement.takes_insert_only_path
         return YES if insert_only else no("the statement has other clauses")
 
-    def reason(self, run: MergeRun, refusals: Mapping[StrategyName, str]) -> str:
+    def explain(self, run: MergeRun, instead_of: Mapping[StrategyName, str]) -> str:
         return "the statement has WHEN NOT MATCHED clauses alone"
 
     def write(

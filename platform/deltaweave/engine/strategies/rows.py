@@ -43,7 +43,7 @@ from deltaweave.engine.columns import (
     TARGET_ROW_PRESENT,
 )
 from deltaweave.engine.merge_run import MergeRun
-from deltaweave.engine.pairs import TouchedFilesScan, places_of_files
+from deltaweave.engine.pairs import TouchedFilesScan, file_indexes
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.strategies.source_rows import (
     may_insert,
@@ -78,7 +78,7 @@ class _Images:
     Attributes:
         names: Names of the table's columns and of those that track its rows.
         before: Their values before the merge.
-        after: Their values after it.
+        after: The columns' values after the merge.
     """
 
     names: list[str]
@@ -99,9 +99,6 @@ def changed_rows(
     If the table keeps a change data feed, its rows are among them (see `recorded`).
 
     Args:
-        run: The merge.
-        scan: What the scan for matches found.
-        files: The touched files to read.
         with_unmodified: Whether rows that no clause takes are copied too (copy on write).
         with_inserts: Whether to include inserted rows, which `may_join_once` must allow.
     """
@@ -112,7 +109,7 @@ def changed_rows(
     tracked = tracked_columns(run.transaction)
     target = target_plan(run.transaction, files, row_column=row_column, tracked=tracked or ())
     how = _join_type(merge, with_unmodified=with_unmodified, with_inserts=with_inserts)
-    taken = _joined(merge, run.source, target, how)
+    taken = _join_source(merge, run.source, target, how)
     if not with_unmodified:
         taken = taken.filter(F.col(CLAUSE) != NO_CLAUSE)
     if deduplicates:
@@ -145,7 +142,9 @@ def _join_type(merge: ResolvedMerge, *, with_unmodified: bool, with_inserts: boo
     return "left" if with_unmodified or merge.of_kind("not_matched_by_source") else "inner"
 
 
-def _joined(merge: ResolvedMerge, source: PreparedSource, target: DataFrame, how: str) -> DataFrame:
+def _join_source(
+    merge: ResolvedMerge, source: PreparedSource, target: DataFrame, how: str
+) -> DataFrame:
     """Join target rows with the source, with their clauses; with the inserts if `full`."""
     if how != "full":
         joined = target.join(source.for_join(), merge.condition, how)
@@ -199,8 +198,8 @@ def _after(merge: ResolvedMerge, taken: DataFrame, images: _Images) -> DataFrame
 
 def _is_taken_by(merge: ResolvedMerge, action: str) -> Column:
     """Return whether a clause with this action takes a row."""
-    places = [i for i, clause in enumerate(merge.clauses) if clause.action == action]
-    return F.col(CLAUSE).isin(places)
+    indexes = [i for i, clause in enumerate(merge.clauses) if clause.action == action]
+    return F.col(CLAUSE).isin(indexes)
 
 
 def may_join_once(transaction: Transaction, scan: TouchedFilesScan) -> bool:
@@ -244,17 +243,17 @@ def _without(scan: TouchedFilesScan, files: FileList, rows: DataFrame) -> DataFr
         changed = scan.changed_pairs(FILE, TARGET_ROW_ID, files=files)
         return rows.join(changed, [FILE, TARGET_ROW_ID], "left_anti")
     # File and row index as one number: its hash table is small, and quickly built and searched.
-    numbered = rows.withColumn(NUMBER, _numbers(names))
+    numbered = rows.withColumn(NUMBER, _file_and_row(names))
     left = _numbers_left(scan, files, names)
     if left is not None:
         table = rows.sparkSession.createDataFrame(left)
         return numbered.join(F.broadcast(table), NUMBER, "left_semi")
     changed = scan.changed_pairs(FILE, TARGET_ROW_ID, files=files)
-    taken = changed.select(_numbers(names).alias(NUMBER))
+    taken = changed.select(_file_and_row(names).alias(NUMBER))
     return numbered.join(F.broadcast(taken), NUMBER, "left_anti")
 
 
-def _numbers(names: Sequence[str]) -> Column:
+def _file_and_row(names: Sequence[str]) -> Column:
     """Return file and row index as one number, for rows of these files."""
     if len(names) == 1:
         return F.col(TARGET_ROW_ID)
@@ -279,7 +278,7 @@ def _numbers_left(
     if changed is None or not num_rows.sum() < 2 * changed.num_rows:  # also if a count is not known
         return None
     rows_of = dict(zip(files.rows["location"].to_pylist(), num_rows, strict=True))
-    numbers = places_of_files(changed[FILE], names).to_numpy()
+    numbers = file_indexes(changed[FILE], names).to_numpy()
     rows = changed[TARGET_ROW_ID].to_numpy()
     left = []
     for i, name in enumerate(names):
@@ -344,12 +343,8 @@ def recorded(
     feed, and an unmodified row one of the table.
 
     Args:
-        rows: The joined rows.
-        names: Names of the table's columns.
         before: The columns' values before the merge.
-        after: Their values after it.
-        is_update: Whether a row is updated.
-        is_delete: Whether a row is deleted.
+        after: The columns' values after the merge.
     """
     # A projection of their own computes both images once, since values may be random.
     images = rows.select(
@@ -410,8 +405,6 @@ def copy_touched_files(
     """Rewrite all touched files, and the inserts with them; None if no row is left.
 
     Args:
-        run: The merge.
-        scan: What the scan for matches found.
         without_join: Whether to write changed rows from the source alone, if that is possible, and
             unmodified rows from the target alone. The scan must know the rows' indexes then.
     """

@@ -19,8 +19,8 @@ from deltaweave.delta.jvm import plan_text
 from deltaweave.delta.scan import target_plan, tracked_columns
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine import limits
-from deltaweave.engine.clauses import asked_after_join, first_insert, insert_places
-from deltaweave.engine.columns import CLAUSE, SOURCE_ROW, VALUES
+from deltaweave.engine.clauses import asked_after_join, first_insert, insert_indexes
+from deltaweave.engine.columns import CLAUSE, CLAUSE_VALUES, SOURCE_ROW
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.pairs import TouchedFilesScan
 from deltaweave.engine.prune import Candidates, find_candidates
@@ -68,25 +68,23 @@ def rows_after_scan(
     """Return the rows to insert and the new rows of the update clauses at these indexes.
 
     Args:
-        run: The merge.
-        scan: What the scan for matches found.
-        updates: Places of clauses that `updates_from_source` gave.
+        updates: Indexes of the clauses, from `updates_from_source`.
     """
     merge = run.statement
-    rows, inserts, identity = run.source.rows, insert_places(merge), scan.source_identity
+    rows, inserts, identity = run.source.rows, insert_indexes(merge), scan.source_identity
     if identity is None:
         # Without an identity, pairs do not show which rows match: they are matched again, with the
         # files that hold matches.
         if scan.num_matched_rows:
             target = target_plan(run.transaction, scan.matched, merge.condition_columns())
             rows = rows.join(target, merge.condition, "left_anti")
-        return _values(
+        return _rows_taken(
             merge, rows.withColumn(CLAUSE, asked_after_join(merge, first_insert(merge))), inserts
         )
     if _takes_every_row_once(merge, run.source, scan, updates):
         return _values_of(merge, _in_few_files(rows, run.source), updates[0])
     rows = _in_few_files(_with_clause(merge, rows, scan, identity, updates), run.source)
-    return _values(merge, rows, [*inserts, *updates])
+    return _rows_taken(merge, rows, [*inserts, *updates])
 
 
 def _takes_every_row_once(
@@ -105,7 +103,7 @@ def _takes_every_row_once(
         return False
     if num_matching == source.num_rows:
         return True
-    inserts = insert_places(merge)
+    inserts = insert_indexes(merge)
     first = merge.clauses[inserts[0]] if inserts else None
     return (
         first is not None
@@ -129,7 +127,7 @@ def _with_clause(
         # A key of a new row may be null.
         rows = rows.join(F.broadcast(new), identity.eqNullSafe(F.col(SOURCE_ROW)), "left_semi")
         return rows.withColumn(CLAUSE, asked_after_join(merge, first_insert(merge)))
-    how = "left" if insert_places(merge) else "inner"
+    how = "left" if insert_indexes(merge) else "inner"
     pairs = scan.matched_pairs(SOURCE_ROW, CLAUSE)
     rows = rows.join(pairs, identity == F.col(SOURCE_ROW), how)
     clause = F.when(F.col(SOURCE_ROW).isNotNull(), F.col(CLAUSE)).otherwise(first_insert(merge))
@@ -163,7 +161,6 @@ class Inserts:
     """The inserted rows of a merge that only inserts.
 
     Attributes:
-        rows: The rows.
         found: The candidate files with which the source was joined.
     """
 
@@ -172,12 +169,7 @@ class Inserts:
 
 
 def inserts_only(run: MergeRun, known: Candidates | None) -> Inserts:
-    """Return the inserted rows of a merge without other clauses, by one left anti join.
-
-    Args:
-        run: The merge.
-        known: The candidate files, if they are known.
-    """
+    """Return the inserted rows of a merge without other clauses, by one left anti join."""
     merge = run.statement
     found = find_candidates(run) if known is None else known
     candidates, unmatched = found.files, run.source.rows
@@ -187,12 +179,12 @@ def inserts_only(run: MergeRun, known: Candidates | None) -> Inserts:
         if may_match is not None:
             target = target.filter(may_match)
         unmatched = unmatched.join(target, merge.condition, "left_anti")
-    inserts = insert_places(merge)
-    # Of one clause, built-in MERGE asks each source row, too, before the join.
+    inserts = insert_indexes(merge)
+    # With one clause, Delta evaluates its condition before the join, for every source row.
     clause = (
         first_insert(merge) if len(inserts) == 1 else asked_after_join(merge, first_insert(merge))
     )
-    rows = _values(merge, unmatched.withColumn(CLAUSE, clause), inserts)
+    rows = _rows_taken(merge, unmatched.withColumn(CLAUSE, clause), inserts)
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug(
             "writeInsertsOnlyWhenNoMatchedClauses using leftanti join: output plan:\n%s",
@@ -201,7 +193,7 @@ def inserts_only(run: MergeRun, known: Candidates | None) -> Inserts:
     return Inserts(rows, found)
 
 
-def _values(merge: ResolvedMerge, rows: DataFrame, clauses: Sequence[int]) -> DataFrame:
+def _rows_taken(merge: ResolvedMerge, rows: DataFrame, clauses: Sequence[int]) -> DataFrame:
     """Return the rows that one of these clauses takes, with the values that it assigns."""
     *others, last = clauses
     others = [i for i in others if not merge.clauses[i].gives_same_values(merge.clauses[last])]
@@ -209,14 +201,16 @@ def _values(merge: ResolvedMerge, rows: DataFrame, clauses: Sequence[int]) -> Da
     if not others:
         return _values_of(merge, chosen, last)
     output: list[Column] = []
-    for place, value in enumerate(merge.clauses[last].values):
+    for index, value in enumerate(merge.clauses[last].values):
         for i in others:
-            value = F.when(F.col(CLAUSE) == i, merge.clauses[i].values[place]).otherwise(value)
+            value = F.when(F.col(CLAUSE) == i, merge.clauses[i].values[index]).otherwise(value)
         output.append(value)
     return chosen.select(*output).toDF(*merge.evolved_schema.names)
 
 
 def _values_of(merge: ResolvedMerge, rows: DataFrame, clause: int) -> DataFrame:
     """Return the values that a clause assigns, as columns of the evolved target schema."""
-    values = rows.select(merge.clauses[clause].row().alias(VALUES)).select(f"{VALUES}.*")
+    values = rows.select(merge.clauses[clause].row().alias(CLAUSE_VALUES)).select(
+        f"{CLAUSE_VALUES}.*"
+    )
     return values.toDF(*merge.evolved_schema.names)

@@ -84,7 +84,7 @@ def _rows_at_once(
 ) -> int:
     num_rows = max(1, file.metadata.row_group(group).num_rows)
     wanted = set(names)
-    columns = [c for c in _columns(file, group) if _is_of(c, wanted)]
+    columns = [c for c in _column_chunks(file, group) if _is_of(c, wanted)]
     texts = [c for c in columns if c.physical_type == "BYTE_ARRAY"]
     repeated = [c for c in texts if has_dictionary(c) and not _is_small(c)]
     most = _rows_of([column for column in texts if _STARTS in column.encodings])
@@ -160,7 +160,7 @@ def _check_even(
         )
 
 
-def _columns(
+def _column_chunks(
     file: pyarrow.parquet.ParquetFile, group: int
 ) -> list[pyarrow.parquet.ColumnChunkMetaData]:
     of_group = file.metadata.row_group(group)
@@ -199,7 +199,7 @@ def _longest_values(
     names = [name for name in file.schema_arrow.names if any(_starts(p, name) for p in missing)]
     read = storage.opened(location, dictionaries=sorted(missing), metadata=file.metadata)
     with read:
-        order = [c.path_in_schema for c in _columns(read, group) if _is_of(c, set(names))]
+        order = [c.path_in_schema for c in _column_chunks(read, group) if _is_of(c, set(names))]
         for batch in read.iter_batches(size, [group], columns=names, use_threads=False):
             leaves = [leaf for column in batch.columns for leaf in _leaves(column)]
             for path, leaf in zip(order, leaves, strict=True):

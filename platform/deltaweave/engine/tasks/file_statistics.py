@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Statistics:
+class FileStatistics:
     """A file's statistics as Delta's writer makes them (Delta protocol, "Per-file Statistics").
 
     Attributes:
@@ -106,14 +106,14 @@ def _leaf_paths(struct: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def _lower(one: pyarrow.Scalar | None, other: pyarrow.Scalar) -> pyarrow.Scalar:
-    return other if one is None or _order(other) < _order(one) else one
+    return other if one is None or _sortable(other) < _sortable(one) else one
 
 
 def _higher(one: pyarrow.Scalar | None, other: pyarrow.Scalar) -> pyarrow.Scalar:
-    return other if one is None or _order(other) > _order(one) else one
+    return other if one is None or _sortable(other) > _sortable(one) else one
 
 
-def _order(value: pyarrow.Scalar) -> Any:
+def _sortable(value: pyarrow.Scalar) -> Any:
     """Convert a value to a Python value that has the order that Spark gives the value."""
     import pyarrow.types as types
 
@@ -129,7 +129,7 @@ def _low_text(value: pyarrow.Scalar, string_prefix: int) -> Any:
 
     if types.is_string(value.type):
         return value.as_py()[:string_prefix]
-    return _text(value)
+    return _statistic(value)
 
 
 def _high_text(value: pyarrow.Scalar, string_prefix: int) -> Any:
@@ -140,7 +140,7 @@ def _high_text(value: pyarrow.Scalar, string_prefix: int) -> Any:
     import pyarrow.types as types
 
     if not types.is_string(value.type):
-        return _text(value)
+        return _statistic(value)
     text = value.as_py()
     for end in range(string_prefix, min(2 * string_prefix + 1, len(text))):
         if text[end] < "\x7f":
@@ -154,7 +154,7 @@ _MICROSECONDS_OF_YEAR_10000 = 253402300800000000
 _MICROSECONDS_OF_YEAR_1 = -62135596800000000
 
 
-def _text(value: pyarrow.Scalar) -> Any:
+def _statistic(value: pyarrow.Scalar) -> Any:
     """Write a value for statistics; times are rounded down to milliseconds."""
     import datetime
 
@@ -182,10 +182,10 @@ def _nested(values: dict[tuple[str, ...], Any]) -> dict[str, Any]:
     for path, value in values.items():
         if value is None:
             continue
-        place = found
+        inner = found
         for name in path[:-1]:
-            place = place.setdefault(name, {})
-        place[path[-1]] = value
+            inner = inner.setdefault(name, {})
+        inner[path[-1]] = value
     return found
 
 

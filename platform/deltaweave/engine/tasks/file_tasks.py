@@ -39,11 +39,10 @@ def rewriter(
     In the changed rows, the file's number comes first, then what `rewrite_file` takes.
 
     Args:
-        table: The format of the table's files.
         files: The files, in the order of their numbers (see `location_of`). A name in each row
             would be most of what tasks get.
         with_vectors: Locations of files in which rows are marked as deleted, which Spark rewrites.
-        first_rows: Those of the files by their locations, if the table tracks rows.
+        first_rows: The first rows of the files by their locations, if the table tracks rows.
     """
 
     def rewrite(key: tuple[Any, ...], batches: Iterable[pyarrow.RecordBatch]) -> pyarrow.Table:

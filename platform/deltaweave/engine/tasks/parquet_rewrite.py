@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from deltaweave.engine.tasks.batches import RowGroups, has_dictionary
-from deltaweave.engine.tasks.file_statistics import Statistics
+from deltaweave.engine.tasks.file_statistics import FileStatistics
 from deltaweave.engine.tasks.reader_contract import leaves, with_dictionary
 from deltaweave.engine.tasks.storage import deleted_on_error
 from deltaweave.engine.tasks.stored_rows import (
@@ -40,7 +40,7 @@ _CHANGE_TYPE = "_change_type"
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What became of a file.
+    """The outcome of rewriting a file.
 
     Attributes:
         file: The new file's name, its size in bytes and its statistics as JSON; None if no row is
@@ -104,7 +104,7 @@ def rewrite_rows(
         with change_file(table) as feed:
             first_new = np.append(0, np.cumsum(~deleted))
             changes = _Changes(indexes, deleted, new_rows, first_new, first_row, feed)
-            statistics = _write(location, new, changes, table)
+            statistics = _write_changes(location, new, changes, table)
             if statistics.num_records:
                 written = name, table.storage.size(new), statistics.to_json()
             else:
@@ -128,9 +128,11 @@ class _Changes:
     feed: ChangeFile | None
 
 
-def _write(location: str, new: str, changes: _Changes, table: TableFormat) -> Statistics:
+def _write_changes(
+    location: str, new: str, changes: _Changes, table: TableFormat
+) -> FileStatistics:
     """Write the new file batch by batch, and return its statistics."""
-    statistics = Statistics(json.loads(table.statistics), table.string_prefix)
+    statistics = FileStatistics(json.loads(table.statistics), table.string_prefix)
     with table.storage.opened(location) as old:
         check_copyable(old, table.file_schema, new_calendar=table.new_calendar)
         dictionaries = _with_dictionary(old, table.file_schema, changes.new_rows)
@@ -160,9 +162,9 @@ def _changed(
     import pyarrow as pa
 
     first, end = np.searchsorted(changes.indexes, (start, start + rows.num_rows))
-    places, deleted = changes.indexes[first:end] - start, changes.deleted[first:end]
+    positions, deleted = changes.indexes[first:end] - start, changes.deleted[first:end]
     new_rows = changes.new_rows[changes.first_new[first] : changes.first_new[end]]
-    replaced = places[~deleted]
+    replaced = positions[~deleted]
     if table.tracking is not None:
         assert changes.first_row is not None, "a file of a table that tracks rows"
         of_ids = table.tracking_schema
@@ -170,11 +172,11 @@ def _changed(
         rows = _beside([rows.select(table.schema.names), ids])
         new_rows = _beside([new_rows, row_ids_of_new(ids, replaced)])
     if changes.feed is not None:
-        changes.feed.add(images(rows.take(pa.array(places)), new_rows, deleted))
-    return _in_order(rows, new_rows, _order(rows.num_rows, replaced, places[deleted]))
+        changes.feed.add(images(rows.take(pa.array(positions)), new_rows, deleted))
+    return _with_new_rows(rows, new_rows, _row_order(rows.num_rows, replaced, positions[deleted]))
 
 
-def _order(num_rows: int, replaced: Any, deleted: Any) -> pyarrow.Array | None:
+def _row_order(num_rows: int, replaced: Any, deleted: Any) -> pyarrow.Array | None:
     """Return where each remaining row comes from, new rows after old ones; None if all stay."""
     import numpy as np
     import pyarrow as pa
@@ -186,7 +188,7 @@ def _order(num_rows: int, replaced: Any, deleted: Any) -> pyarrow.Array | None:
     return pa.array(np.delete(order, deleted))
 
 
-def _in_order(
+def _with_new_rows(
     rows: pyarrow.Table, new_rows: pyarrow.Table, order: pyarrow.Array | None
 ) -> pyarrow.Table:
     """Replace the rows at some positions by new ones; drop those that are deleted."""
@@ -215,10 +217,12 @@ def _with_dictionary(
     """
     groups = (old.metadata.row_group(i) for i in range(old.num_row_groups))
     chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
-    there = {chunk.path_in_schema for chunk in chunks if has_dictionary(chunk)}
+    with_dictionaries = {chunk.path_in_schema for chunk in chunks if has_dictionary(chunk)}
     plain = {chunk.path_in_schema for chunk in chunks if _may_be_plain(chunk, old.metadata)}
     looked_up = {leaf.name for leaf in leaves(schema) if leaf.is_floating and not leaf.is_repeated}
-    return sorted((there - (plain & looked_up)).intersection(with_dictionary(schema, new_rows)))
+    return sorted(
+        (with_dictionaries - (plain & looked_up)).intersection(with_dictionary(schema, new_rows))
+    )
 
 
 def _may_be_plain(
@@ -270,7 +274,7 @@ class ChangeFile:
             self.written = self._name, self._table.storage.size(self._location)
 
     def delete(self) -> None:
-        """Delete it, whatever is written of it."""
+        """Delete the file, however much of it is written."""
         try:
             self._stack.close()
         finally:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Leaf:
+class LeafColumn:
     """A column of a Parquet file.
 
     Attributes:
@@ -98,18 +98,17 @@ def with_dictionary(schema: pyarrow.Schema, rows: pyarrow.Table | None = None) -
     """Return the columns that get a dictionary, by their paths in the file.
 
     Args:
-        schema: The file's columns.
-        rows: Its rows; any may hold -0.0 if they are not known yet.
+        rows: The file's rows; if they are not known yet, any column may hold -0.0.
     """
     found = list(leaves(schema))
     floating = [leaf for leaf in found if leaf.is_floating]
     return _excluding(floating if rows is None else _with_negative_zero(floating, rows), found)
 
 
-def leaves(schema: pyarrow.Schema) -> Iterator[Leaf]:
+def leaves(schema: pyarrow.Schema) -> Iterator[LeafColumn]:
     """Yield the columns of a file with these fields."""
     for field in schema:
-        yield from _leaves(Leaf((field.name,), field.type))
+        yield from _leaves(LeafColumn((field.name,), field.type))
 
 
 def values_at(rows: pyarrow.Table, path: tuple[str, ...]) -> pyarrow.ChunkedArray:
@@ -123,20 +122,20 @@ def values_at(rows: pyarrow.Table, path: tuple[str, ...]) -> pyarrow.ChunkedArra
     return values
 
 
-def _leaves(at: Leaf) -> Iterator[Leaf]:
+def _leaves(at: LeafColumn) -> Iterator[LeafColumn]:
     import pyarrow.types as types
 
     if types.is_struct(at.type):
         fields = [at.type.field(i) for i in range(at.type.num_fields)]
-        inner = [Leaf((*at.path, f.name), f.type, at.is_repeated) for f in fields]
+        inner = [LeafColumn((*at.path, f.name), f.type, at.is_repeated) for f in fields]
     elif types.is_map(at.type):
         entry = (*at.path, "key_value")
         inner = [
-            Leaf((*entry, "key"), at.type.key_type, is_repeated=True),
-            Leaf((*entry, "value"), at.type.item_type, is_repeated=True),
+            LeafColumn((*entry, "key"), at.type.key_type, is_repeated=True),
+            LeafColumn((*entry, "value"), at.type.item_type, is_repeated=True),
         ]
     elif types.is_list(at.type):
-        inner = [Leaf((*at.path, "list", "element"), at.type.value_type, is_repeated=True)]
+        inner = [LeafColumn((*at.path, "list", "element"), at.type.value_type, is_repeated=True)]
     else:
         yield at
         return
@@ -144,19 +143,19 @@ def _leaves(at: Leaf) -> Iterator[Leaf]:
         yield from _leaves(leaf)
 
 
-def _with_negative_zero(floating: list[Leaf], rows: pyarrow.Table) -> list[Leaf]:
+def _with_negative_zero(floating: list[LeafColumn], rows: pyarrow.Table) -> list[LeafColumn]:
     """Return the leaves in which a row holds -0.0; readers look up no filter in repeated ones."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    def holds_it(leaf: Leaf) -> bool:
+    def holds_it(leaf: LeafColumn) -> bool:
         inverted = pc.divide(pa.scalar(1, leaf.type), values_at(rows, leaf.path))
         return pc.any(pc.equal(inverted, pa.scalar(float("-inf"), leaf.type))).as_py() is True
 
     return [leaf for leaf in floating if not leaf.is_repeated and holds_it(leaf)]
 
 
-def _excluding(excluded: list[Leaf], found: list[Leaf]) -> list[str]:
+def _excluding(excluded: list[LeafColumn], found: list[LeafColumn]) -> list[str]:
     """Return the names of the other leaves, but none that an excluded one shares."""
     names = {leaf.name for leaf in excluded}
     return [leaf.name for leaf in found if leaf.name not in names]

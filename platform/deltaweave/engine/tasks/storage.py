@@ -39,7 +39,6 @@ class Storage(Protocol):
         """Open a file for reading; times stored as INT96 are read as microseconds.
 
         Args:
-            location: The location of the file.
             dictionaries: Leaves whose values are read as dictionaries, by their paths.
             metadata: The file's footer, if it was read before.
         """
@@ -145,7 +144,7 @@ class ObjectStore:
         """
         import pyarrow.parquet as pq
 
-        file = self.files.open_input_file(_key(location))
+        file = self.files.open_input_file(_bucket_and_key(location))
         is_small = file.size() <= _SMALL_FILE_BYTES
         return pq.ParquetFile(
             file,
@@ -160,9 +159,9 @@ class ObjectStore:
         """See `Storage`; the object is there when the context is left, also by an error.
 
         Raises:
-            OSError: It could not be written as a whole.
+            OSError: The file could not be written as a whole.
         """
-        with self.files.open_output_stream(_key(location)) as stream:
+        with self.files.open_output_stream(_bucket_and_key(location)) as stream:
             yield stream
             written = stream.tell()
         if (size := self.size(location)) != written:
@@ -170,7 +169,7 @@ class ObjectStore:
 
     def size(self, location: str) -> int:
         """See `Storage`."""
-        size = self.files.get_file_info(_key(location)).size
+        size = self.files.get_file_info(_bucket_and_key(location)).size
         if size is None:
             raise FileNotFoundError(f"there is no file {location}")
         return int(size)
@@ -178,7 +177,7 @@ class ObjectStore:
     def delete(self, location: str) -> None:
         """See `Storage`."""
         with suppress(FileNotFoundError):
-            self.files.delete_file(_key(location))
+            self.files.delete_file(_bucket_and_key(location))
 
     def make_directory(self, location: str) -> None:
         """See `Storage`: there are none to make."""
@@ -224,6 +223,6 @@ def _path(location: str) -> str:
     return location.removeprefix(_LOCAL)
 
 
-def _key(location: str) -> str:
+def _bucket_and_key(location: str) -> str:
     """Return bucket and key, as Arrow takes them."""
     return location.partition("://")[2]

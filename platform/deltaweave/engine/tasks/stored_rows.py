@@ -36,13 +36,6 @@ def batches_of_group(
 ) -> Iterator[pyarrow.Table]:
     """Read the rows of a row group in batches, with the table's columns and types.
 
-    Args:
-        storage: Where the file lies.
-        location: The location of the file.
-        old: The file.
-        group: The number of the row group.
-        schema: The columns.
-
     Raises:
         pyarrow.ArrowInvalid: The file is damaged: a column has fewer rows than others.
     """
@@ -98,16 +91,12 @@ def all_rows(
     """Read all rows of a file, with some columns of its table.
 
     Args:
-        storage: Where the file lies.
-        location: The location of the file.
-        schema: The columns, by the names in files.
-        max_rows: The most rows that there may be.
-        max_bytes: The most bytes that they may have in memory.
+        schema: The columns, by their names in files.
         new_calendar: See `TableFormat`.
 
     Raises:
         NotRewritableError: Arrow may not read the file.
-        TooBigError: There is too much.
+        TooBigError: The rows are too many or too big.
     """
     import pyarrow as pa
 
@@ -126,14 +115,11 @@ def all_rows(
     return pa.concat_tables(parts)
 
 
-def rows_at(location: str, places: Any, table: TableFormat, max_bytes: int) -> pyarrow.Table:
+def rows_at(location: str, indexes: Any, table: TableFormat, max_bytes: int) -> pyarrow.Table:
     """Read the rows of a file at some positions.
 
     Args:
-        location: The location of the file.
-        places: Their numbers in the file (int64, ascending).
-        table: What files of the table look like.
-        max_bytes: The most bytes that they may have in memory.
+        indexes: The rows' indexes in the file (int64, ascending).
 
     Raises:
         NotRewritableError: Arrow may not read the file.
@@ -149,13 +135,13 @@ def rows_at(location: str, places: Any, table: TableFormat, max_bytes: int) -> p
         first = np.cumsum(
             [0] + [old.metadata.row_group(i).num_rows for i in range(old.num_row_groups)]
         )
-        for group in np.unique(np.searchsorted(first, places, side="right") - 1).tolist():
+        for group in np.unique(np.searchsorted(first, indexes, side="right") - 1).tolist():
             start = int(first[group])
             for batch in read_batches(table.storage, location, old, names, [group], beside):
-                here = slice(*np.searchsorted(places, (start, start + batch.num_rows)))
-                if len(places[here]):
+                of_batch = slice(*np.searchsorted(indexes, (start, start + batch.num_rows)))
+                if len(indexes[of_batch]):
                     rows = _as_of_table(pa.Table.from_batches([batch]), table.schema)
-                    parts.append(rows.take(pa.array(places[here] - start)))
+                    parts.append(rows.take(pa.array(indexes[of_batch] - start)))
                     size += parts[-1].nbytes
                     if size > max_bytes:
                         raise TooBigError(f"the changed rows have more than {max_bytes:,} bytes")
@@ -167,7 +153,7 @@ def row_ids(stored: pyarrow.Table, start: int, first_row: FirstRow) -> pyarrow.T
     """Return row ids and commit versions of rows (Delta protocol, "Reading Row Tracking").
 
     Args:
-        stored: What the file stores of both; null where a row's are those of its place.
+        stored: The row ids and commit versions in the file; null where the row's index gives them.
         start: The index of the first row in the file.
         first_row: Row id and commit version of the file's first row.
     """
@@ -176,22 +162,22 @@ def row_ids(stored: pyarrow.Table, start: int, first_row: FirstRow) -> pyarrow.T
     import pyarrow.compute as pc
 
     row_id, version = first_row
-    by_place = pa.array(np.arange(row_id + start, row_id + start + stored.num_rows))
-    ids = pc.coalesce(stored[0], by_place)
+    by_index = pa.array(np.arange(row_id + start, row_id + start + stored.num_rows))
+    ids = pc.coalesce(stored[0], by_index)
     versions = pc.coalesce(stored[1], pa.scalar(version, pa.int64()))
     return pa.table([ids, versions], schema=stored.schema)
 
 
-def row_ids_of_new(old: pyarrow.Table, places: Any) -> pyarrow.Table:
+def row_ids_of_new(old: pyarrow.Table, indexes: Any) -> pyarrow.Table:
     """Return new rows' ids, those of the rows that they replace, without commit versions.
 
     Their version is that of the commit.
 
     Args:
-        old: What `row_ids` gave.
-        places: For each of the new rows, the place among the old ones (int64).
+        old: The result of `row_ids`.
+        indexes: For each new row, the index of its old row (int64).
     """
     import pyarrow as pa
 
-    ids = old[0].take(pa.array(places))
-    return pa.table([ids, pa.nulls(len(places), pa.int64())], schema=old.schema)
+    ids = old[0].take(pa.array(indexes))
+    return pa.table([ids, pa.nulls(len(indexes), pa.int64())], schema=old.schema)

@@ -10,9 +10,9 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from deltaweave.engine.tasks.file_statistics import Statistics
+from deltaweave.engine.tasks.file_statistics import FileStatistics
 from deltaweave.engine.tasks.reader_contract import with_dictionary, with_statistics
 from deltaweave.engine.tasks.storage import Storage, deleted_on_error
 
@@ -45,7 +45,7 @@ class TooBigError(NotRewritableError):
 
 @dataclass(frozen=True)
 class TableFormat:
-    """What a table's new files look like.
+    """The format of a table's new files.
 
     Attributes:
         schema: Their columns, by the names that files use, with field ids where the table has them.
@@ -57,7 +57,6 @@ class TableFormat:
             are in the calendar that it uses.
         new_calendar: Whether Spark takes the dates of files that name no version for dates of that
             calendar.
-        storage: Where they lie.
         file_prefix: What file names begin with.
         change_feed: The directory for the files of the change data feed, if the table keeps one.
         tracking: The names of the columns that keep row ids and commit versions of rows that came
@@ -106,7 +105,6 @@ class TableFormat:
 
         Args:
             location: The location of the new file, which must not exist.
-            schema: Its columns.
             dictionaries: The columns with a dictionary, by their paths in the file.
         """
         import pyarrow.parquet as pq
@@ -129,23 +127,29 @@ class TableFormat:
             writer.add_key_value_metadata({SPARK_VERSION: self.spark_version.encode()})
 
 
-def write_file(directory: str, rows: pyarrow.Table, table: TableFormat) -> tuple[str, int, str]:
-    """Write rows as a new file, and return its name, its size in bytes and its statistics as JSON.
+class WrittenFile(NamedTuple):
+    """A new file: its name, its size in bytes and its statistics as JSON."""
+
+    name: str
+    size: int
+    statistics: str
+
+
+def write_file(directory: str, rows: pyarrow.Table, table: TableFormat) -> WrittenFile:
+    """Write rows as a new file.
 
     Args:
-        directory: The location of its directory.
-        rows: Its rows, at least one, in the table's schema.
-        table: The format of the table's files.
+        rows: One row at least, in the table's schema.
     """
     name = table.new_name()
     location = f"{directory}/{name}"
-    statistics = Statistics(json.loads(table.statistics), table.string_prefix)
+    statistics = FileStatistics(json.loads(table.statistics), table.string_prefix)
     dictionaries = with_dictionary(table.file_schema, rows)
     with deleted_on_error(table.storage, location):
         with table.writer(location, table.file_schema, dictionaries) as writer:
             writer.write_table(rows)
         statistics.add(rows)
-        return name, table.storage.size(location), statistics.to_json()
+        return WrittenFile(name, table.storage.size(location), statistics.to_json())
 
 
 def check_copyable(
@@ -156,7 +160,6 @@ def check_copyable(
     A column that is not stored was added to the table later, and is null.
 
     Args:
-        old: The file.
         schema: The columns, as they are written.
         new_calendar: See `TableFormat`.
     """

@@ -41,7 +41,7 @@ from deltaweave.delta.log import actions, statistic_bounds, statistics
 from deltaweave.delta.log.file_list import FileList
 from deltaweave.delta.log.statistics import Bounds, bounds, sorted_values
 from deltaweave.engine.merge_run import REWRITE_IN_PLACE
-from deltaweave.engine.tasks.file_statistics import Statistics
+from deltaweave.engine.tasks.file_statistics import FileStatistics
 from tests.settings import configured
 from tests.spark_jobs import jobs_of
 
@@ -305,7 +305,7 @@ def test_bounds_of_our_own_writer_hold_whatever_is_written(
     values = pa.chunked_array([pa.array(data.draw(st.lists(DRAWN[name], min_size=1)), kind)])
     schema = StructType([StructField("k", spark_type)])
     ends = StructType([StructField("minValues", schema), StructField("maxValues", schema)])
-    written = Statistics(json.loads(ends.json()), prefix)
+    written = FileStatistics(json.loads(ends.json()), prefix)
     for part in (values.slice(0, 1), values.slice(1)):
         written.add(pa.table({"k": part}))
     low, high = bounds_by(written.to_json(), spark_type)

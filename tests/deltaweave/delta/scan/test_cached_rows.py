@@ -35,4 +35,4 @@ def test_events_are_read_from_their_cache_alone(spark: SparkSession) -> None:
     events = read_events(source, shape, table="t")
     assert above_the_cache(events.rows) == {"Project"}
     assert events.rows.count() == events.count == 2
-    events.let_go()
+    events.release()

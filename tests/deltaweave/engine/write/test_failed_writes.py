@@ -234,13 +234,13 @@ def test_rows_that_come_just_before_a_table_is_made_otherwise_stay(
     """Between the look at the table, to which nothing was written, and its making anew."""
     table = Table(spark, str(tmp_path / "shared"))
     table.create_if_missing(SCHEMA, for_a_write=True)
-    make_anew = table_module.make_anew
+    recreate_empty = table_module.recreate_empty
 
     def append_first(*arguments: Any) -> None:
-        monkeypatch.setattr(table_module, "make_anew", make_anew)
+        monkeypatch.setattr(table_module, "recreate_empty", recreate_empty)
         Table(spark, table.path_or_name).write(frame(spark, [(1, 10, "a")], SCHEMA), "append")
-        make_anew(*arguments)
+        recreate_empty(*arguments)
 
-    monkeypatch.setattr(table_module, "make_anew", append_first)
+    monkeypatch.setattr(table_module, "recreate_empty", append_first)
     assert not table.create_if_missing("other STRING", for_a_write=True)
     assert [tuple(row) for row in table.read().collect()] == [(1, 10, "a")]

@@ -43,7 +43,6 @@ class ByteBudget:
     """The budget of bytes that several threads share.
 
     Args:
-        most: The limit, in bytes.
         what: What the bytes are of, for messages.
     """
 

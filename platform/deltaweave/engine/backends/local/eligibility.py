@@ -16,6 +16,7 @@ from pyspark.sql.types import StructField
 from deltaweave._validation import YES, Verdict, no
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import (
+    ONLY_DELTA_CHECKS,
     PartitioningColumn,
     PassableColumn,
     Reading,
@@ -39,17 +40,15 @@ from deltaweave.engine.backends.local.keys import Compared, allowed, compared
 from deltaweave.engine.backends.local.partitions import is_plain
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.source import PreparedSource
-from deltaweave.engine.strategies import ONLY_DELTA_CHECKS, Choice, CopyInPlace, LocalForm, Strategy
+from deltaweave.engine.strategies import Choice, CopyInPlace, LocalForm, Strategy
 
 
 @dataclass(frozen=True)
 class Eligible:
-    """What the local backend needs to know of a merge that it may do.
+    """The facts of a merge that the local backend may do.
 
     Attributes:
-        conjuncts: The equalities that the ON condition consists of.
         written: The columns in the table's files.
-        partitioned_by: The table's partition columns.
         conditions: What new rows must satisfy, over the table's columns by name.
         reads: What WHEN MATCHED clauses read of the target.
         passed: The target's columns that they read, in the order of `reads.target`.
@@ -67,10 +66,6 @@ def local_eligibility(run: MergeRun, strategy: Strategy) -> Eligible | Verdict:
     """Return what the local backend needs to know, or why it leaves the merge to Spark.
 
     No job runs.
-
-    Args:
-        run: The merge.
-        strategy: The strategy that was chosen for it.
     """
     unknown = no("it is not known whether Arrow gives what Spark gives")
     return (
@@ -105,17 +100,17 @@ def _eligibility(run: MergeRun, strategy: Strategy) -> Eligible | Verdict:
 
 def _eligible(run: MergeRun) -> Eligible:
     """Return what the local backend needs to know; raise DeclinedError if Spark does the merge."""
-    _require(run.settings.allows_local)
+    _require(run.settings.local.verdict)
     merge, transaction = run.statement, run.transaction
-    _require(_of_statement(merge, run.source))
+    _require(_statement_eligibility(merge, run.source))
     beyond_source = [
         i for i, each in enumerate(merge.clauses) if not merge.is_of_source_alone(each)
     ]
-    _require(_of_clauses(merge, beyond_source))
-    _require(_of_source(run.source, only_if_estimated=run.settings.local == "auto"))
+    _require(_clause_eligibility(merge, beyond_source))
+    _require(_source_eligibility(run.source, only_if_estimated=run.settings.local.is_auto))
     partitioned_by = _partitions(transaction)
     conditions = conditions_of_rows(transaction)
-    _require(_of_table(run))
+    _require(_table_eligibility(run))
     if conditions is None:
         raise DeclinedError(ONLY_DELTA_CHECKS)
     written = allowed(written_columns(transaction))
@@ -133,7 +128,7 @@ def _require(verdict: Verdict) -> None:
         raise DeclinedError(verdict.reason)
 
 
-def _of_statement(merge: ResolvedMerge, source: PreparedSource) -> Verdict:
+def _statement_eligibility(merge: ResolvedMerge, source: PreparedSource) -> Verdict:
     if not source.gives_same_rows:
         return no("the source may give other rows when it is read again")
     if merge.skips_unchanged:
@@ -143,7 +138,7 @@ def _of_statement(merge: ResolvedMerge, source: PreparedSource) -> Verdict:
     return YES
 
 
-def _of_clauses(merge: ResolvedMerge, beyond_source: Sequence[int]) -> Verdict:
+def _clause_eligibility(merge: ResolvedMerge, beyond_source: Sequence[int]) -> Verdict:
     for i in beyond_source:
         if not merge.clauses[i].node.deterministic():
             return no(f"clause {i + 1} is not deterministic")
@@ -174,7 +169,7 @@ def _passed(transaction: Transaction, reads: TargetReads) -> list[PassableColumn
     return passed
 
 
-def _of_source(source: PreparedSource, *, only_if_estimated: bool) -> Verdict:
+def _source_eligibility(source: PreparedSource, *, only_if_estimated: bool) -> Verdict:
     size = source.decoded_bytes
     if size is not None and size > limits.MAX_LOCAL_BYTES:
         return no(f"the source has {size:,} bytes")
@@ -187,12 +182,12 @@ def _of_source(source: PreparedSource, *, only_if_estimated: bool) -> Verdict:
     return YES
 
 
-def _of_table(run: MergeRun) -> Verdict:
+def _table_eligibility(run: MergeRun) -> Verdict:
     transaction = run.transaction
     of_features = may_merge_locally(transaction.table)
     if not of_features.ok:
         return of_features
-    in_place = run.settings.allows_in_place
+    in_place = run.settings.in_place.verdict
     return in_place if not in_place.ok and not vectors_writable(transaction) else YES
 
 

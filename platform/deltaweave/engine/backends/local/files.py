@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from deltaweave.delta.commit import ChangeFileOf, Transaction, WrittenFiles, written_without_spark
 from deltaweave.delta.files import FurtherFile, MarkedRows, NewFile, additions, mark_on_driver
@@ -36,8 +36,7 @@ from deltaweave.engine.columns import (
     SOURCE_ROW,
     TARGET_ROW_ID,
 )
-from deltaweave.engine.pairs import TouchedFilesScan
-from deltaweave.engine.strategies import FilePlan
+from deltaweave.engine.pairs import FilePlan, TouchedFilesScan
 from deltaweave.engine.tasks import (
     ChangeFile,
     TableFormat,
@@ -54,11 +53,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What is known before anything is written.
+class LocalScan:
+    """The changes that the local backend found, before anything is written.
 
     Attributes:
-        pairs: The pairs.
         scan: What the pairs show about the files.
         plan: What becomes of the touched files.
         updates: The values that clauses assign to pairs, by `NEW_ROW`.
@@ -90,7 +88,7 @@ class Found:
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """What was written.
+    """The files that were written.
 
     Attributes:
         written: The new files, or None.
@@ -101,32 +99,28 @@ class LocalFiles:
     marked: MarkedRows
 
 
-def write_files(transaction: Transaction, found: Found, *, marks: bool) -> LocalFiles:
+def write_files(transaction: Transaction, found: LocalScan, *, marks_rows: bool) -> LocalFiles:
     """Write what was found: new files, and the deletion vectors of files that stay.
 
-    If it fails, what was written is deleted.
-
-    Args:
-        transaction: The merge's transaction.
-        found: What was found.
-        marks: Whether changed rows are marked in files that stay.
+    If it fails, what was written is deleted. With `marks_rows`, deletion vectors delete the changed
+    rows in files that stay.
     """
     transaction.own_files.begin_beside(found.plan.copied)
     try:
-        return _written(transaction, found, marks=marks)
-    except BaseException:  # of pyarrow, the file system, a thread; also an interrupt
-        transaction.own_files.delete_all()  # threads have ended, unless it comes twice
+        return _written(transaction, found, marks_rows=marks_rows)
+    except BaseException:  # any error, an interrupt too
+        transaction.own_files.delete_all()  # a second interrupt may leave threads running
         raise
 
 
-def _written(transaction: Transaction, found: Found, *, marks: bool) -> LocalFiles:
+def _written(transaction: Transaction, found: LocalScan, *, marks_rows: bool) -> LocalFiles:
     import numpy as np
     import pyarrow as pa
 
     changes = found.scan.changed_on_driver(found.scan.touched)
     assert changes is not None, "the pairs are on the driver"
-    recorded = _recorded(found, changes)  # first, since files may not be readable
-    elsewhere = np.ones(len(changes), dtype=bool) if marks else _leave_file(found, changes)
+    recorded = record_changes(found, changes)  # first, since files may not be readable
+    elsewhere = np.ones(len(changes), dtype=bool) if marks_rows else _leave_file(found, changes)
     changes = changes.append_column(ELSEWHERE, pa.array(elsewhere))
     replaced, others = _write_files(transaction, found, changes)
     written = None
@@ -143,10 +137,10 @@ def _written(transaction: Transaction, found: Found, *, marks: bool) -> LocalFil
     return LocalFiles(written, vectors)
 
 
-def _leave_file(found: Found, changes: pyarrow.Table) -> numpy.ndarray:
+def _leave_file(found: LocalScan, changes: pyarrow.Table) -> numpy.ndarray:
     """Return for each changed row whether its new row goes to a new file.
 
-    It does if it is of another partition, or if no row or few rows of its file stay.
+    True for rows that change partition, and for files that keep few rows.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -169,7 +163,7 @@ def _leave_file(found: Found, changes: pyarrow.Table) -> numpy.ndarray:
     return leave
 
 
-def _with_most_rows(found: Found) -> FileList:
+def _with_most_rows(found: LocalScan) -> FileList:
     """Return the files to copy, except large files in which almost every row changes.
 
     Several threads write the new rows of such large files.
@@ -183,10 +177,15 @@ def _with_most_rows(found: Found) -> FileList:
     return copied.excluding(nearly_all.paths)
 
 
-def _write_files(
-    transaction: Transaction, found: Found, changes: pyarrow.Table
-) -> tuple[dict[str, NewFile], list[FurtherFile]]:
-    """Write rewritten files, by the paths of the old ones, and files of the other new rows."""
+class _NewFiles(NamedTuple):
+    """Rewritten files, by the paths of the old ones, and files of the other new rows."""
+
+    replaced: dict[str, NewFile]
+    others: list[FurtherFile]
+
+
+def _write_files(transaction: Transaction, found: LocalScan, changes: pyarrow.Table) -> _NewFiles:
+    """Rewrite files, and write the other new rows to new files."""
     new_rows = _with_updated(found, changes.filter(changes[ELSEWHERE]))
     parts = [
         piece
@@ -206,7 +205,7 @@ def _write_files(
             threads.shutdown(wait=False, cancel_futures=True)  # what has begun is waited for
             raise
     new = zip(found.plan.copied.paths, rewritten, strict=True)
-    return {path: file for path, file in new if file}, others
+    return _NewFiles({path: file for path, file in new if file}, others)
 
 
 def _write_part(root: str, part: Part, table: TableFormat) -> FurtherFile:
@@ -217,7 +216,7 @@ def _write_part(root: str, part: Part, table: TableFormat) -> FurtherFile:
     return FurtherFile(part.directory, part.values, write_file(directory, part.rows, table))
 
 
-def _with_updated(found: Found, changes: pyarrow.Table) -> pyarrow.Table:
+def _with_updated(found: LocalScan, changes: pyarrow.Table) -> pyarrow.Table:
     """Return the inserted rows and those of these updates, in the order of the source."""
     import numpy as np
     import pyarrow as pa
@@ -226,50 +225,39 @@ def _with_updated(found: Found, changes: pyarrow.Table) -> pyarrow.Table:
         return found.inserted_rows
     clauses = changes[CLAUSE].to_numpy()
     updated = found.updates.rows(changes[NEW_ROW].to_numpy(), clauses)
-    places = changes[SOURCE_ROW].to_numpy()[found.updates.gives_row(clauses)]
-    order = np.argsort(np.concatenate([found.inserted, places]), kind="stable")
+    indexes = changes[SOURCE_ROW].to_numpy()[found.updates.gives_row(clauses)]
+    order = np.argsort(np.concatenate([found.inserted, indexes]), kind="stable")
     return pa.concat_tables([found.inserted_rows, updated]).combine_chunks().take(pa.array(order))
 
 
-def _rewrite(found: Found, of_files: Mapping[str, pyarrow.Table], location: str) -> NewFile | None:
+def _rewrite(
+    found: LocalScan, of_files: Mapping[str, pyarrow.Table], location: str
+) -> NewFile | None:
     """Rewrite a file, without the rows that were marked before; None if no row is left."""
     import numpy as np
 
     name = name_of(location)
     own = of_files[name]
-    gone = found.pairs.marked.get(name, np.array([], dtype=np.int64))
-    places = np.concatenate([own[TARGET_ROW_ID].to_numpy(), gone])
+    deleted_rows = found.pairs.marked.get(name, np.array([], dtype=np.int64))
+    indexes = np.concatenate([own[TARGET_ROW_ID].to_numpy(), deleted_rows])
     # A row that several source rows delete has several pairs.
-    places, first = np.unique(places, return_index=True)
+    indexes, first = np.unique(indexes, return_index=True)
     stays = np.where(own[ELSEWHERE].to_numpy(), NO_CLAUSE, own[CLAUSE].to_numpy())
-    clauses = np.concatenate([stays, np.full(len(gone), NO_CLAUSE)])[first]
-    rows = np.concatenate([own[NEW_ROW].to_numpy(), np.zeros(len(gone), dtype=np.int64)])[first]
+    clauses = np.concatenate([stays, np.full(len(deleted_rows), NO_CLAUSE)])[first]
+    rows = np.concatenate([own[NEW_ROW].to_numpy(), np.zeros(len(deleted_rows), dtype=np.int64)])[
+        first
+    ]
     deleted = ~found.updates.gives_row(clauses)
     new_rows = found.updates.rows(rows, clauses)
     new_rows = new_rows.select(found.table.schema.names).cast(found.table.schema)
     table = replace(found.table, change_feed=None)  # `_recorded` writes it
-    return rewrite_rows(location, places, deleted, new_rows, table).file
-
-
-def _recorded(found: Found, changes: pyarrow.Table) -> list[ChangeFileOf]:
-    """Write the files of the change feed, if there is one."""
-    return record_changes(
-        found.table,
-        found.updates,
-        changes,
-        own_locations(found.scan.touched),
-        found.inserted_rows,
-        found.partitioned_by,
-        found.pairs.partitions,
-    )
+    return rewrite_rows(location, indexes, deleted, new_rows, table).file
 
 
 class _Feed:
     """The files of the feed, one for each partition.
 
     Args:
-        table: The format of the table's files.
-        partitioned_by: The table's partition columns.
         stack: Completes the files, or deletes them if it fails.
     """
 
@@ -298,38 +286,24 @@ class _Feed:
         return [(*file.written, part.values) for part, file in files if file.written is not None]
 
 
-def record_changes(
-    table: TableFormat,
-    values: NewValues,
-    changes: pyarrow.Table,
-    touched: Sequence[str],
-    inserted: pyarrow.Table,
-    partitioned_by: PartitionColumns,
-    partitions: Mapping[str, PartitionValues],
-) -> list[ChangeFileOf]:
-    """Write the files; none if the table has no feed.
+def record_changes(found: LocalScan, changes: pyarrow.Table) -> list[ChangeFileOf]:
+    """Write the files of the change feed; none if the table has no feed.
 
     A merge that touches no file needs none: readers take the rows of its new files for inserts.
-
-    Args:
-        table: The format of the table's files.
-        values: What the clauses give to changed rows.
-        changes: The pairs of changed rows; of a row that several source rows delete, several.
-        touched: The locations of the files that they are in.
-        inserted: The inserted rows.
-        partitioned_by: The table's partition columns.
-        partitions: The partition of each file, as `FILE` names it.
+    `changes` has the pairs of changed rows; of a row that several source rows delete, several.
     """
+    table, touched = found.table, own_locations(found.scan.touched)
     if not touched or table.change_feed is None:
         return []
     with ExitStack() as stack:
-        feed = _Feed(table, partitioned_by, stack)
-        feed.add([(inserted, "insert")])
+        feed = _Feed(table, found.partitioned_by, stack)
+        feed.add([(found.inserted_rows, "insert")])
         of_files = by_file(changes)
 
         def of_file(location: str) -> list[tuple[pyarrow.Table, str]]:
             name = name_of(location)
-            return _images(table, values, of_files[name], location, partitions[name])
+            partition = found.pairs.partitions[name]
+            return _images(table, found.updates, of_files[name], location, partition)
 
         for entries in in_threads(of_file, touched):
             feed.add(entries)
@@ -347,8 +321,8 @@ def _images(
     import numpy as np
 
     # A row that several source rows delete has several pairs.
-    places, first = np.unique(changes[TARGET_ROW_ID].to_numpy(), return_index=True)
+    indexes, first = np.unique(changes[TARGET_ROW_ID].to_numpy(), return_index=True)
     clauses, numbers = changes[CLAUSE].to_numpy()[first], changes[NEW_ROW].to_numpy()[first]
-    stored = rows_at(location, places, table, limits.MAX_LOCAL_NEW_BYTES)
-    before = with_partition(stored, len(places), partition, values.schema.names)
+    stored = rows_at(location, indexes, table, limits.MAX_LOCAL_NEW_BYTES)
+    before = with_partition(stored, len(indexes), partition, values.schema.names)
     return images(before, values.rows(numbers, clauses), ~values.gives_row(clauses))

@@ -49,7 +49,6 @@ class Compared:
     """An equality of the ON condition that Arrow decides as Spark does.
 
     Attributes:
-        equality: The equality.
         column: The target's column.
     """
 
@@ -82,7 +81,7 @@ class KeyColumn:
         return {self.name: self.field.type, **whether_null}
 
     def of(self, values: pyarrow.ChunkedArray) -> dict[str, pyarrow.ChunkedArray]:
-        """Return these columns of values, with another value for null, which Arrow never joins."""
+        """Return the columns of values, with another value for null, which Arrow never joins."""
         import pyarrow as pa
         import pyarrow.compute as pc
         import pyarrow.types as types
@@ -133,11 +132,10 @@ def allowed(found: Allowed | Verdict, because: str = "") -> Allowed:
     """Return what was found unless it is a refusal.
 
     Args:
-        found: What was found.
         because: Words before the reason of a refusal.
 
     Raises:
-        DeclinedError: It is a refusal.
+        DeclinedError: The capability is a refusal.
     """
     if isinstance(found, Verdict):
         raise DeclinedError(f"{because} {found.reason}".lstrip())
@@ -203,7 +201,6 @@ class NumberedKeys:
     values.
 
     Attributes:
-        names: The columns.
         bounds: The lowest and the highest value of each.
         numbers: The keys as numbers; sorted unless `by_number` is known.
         source_rows: The source row of each.
@@ -219,7 +216,7 @@ class NumberedKeys:
 
     @classmethod
     def of(cls, keys: pyarrow.Table) -> NumberedKeys | None:
-        """Number the keys of a source; None if 64 bits cannot tell all of them apart.
+        """Assign numbers to the keys of a source; None if 64 bits cannot tell all of them apart.
 
         Args:
             keys: A column for each compared value, none of them null, and `SOURCE_NUMBER`.
@@ -259,11 +256,11 @@ class NumberedKeys:
             assert values is not None, "they are of the types of the source's keys"
             may_match &= (values >= lowest) & (values <= highest)
             columns.append(values)
-        places = np.flatnonzero(may_match)
-        numbers = _as_digits([values[places] for values in columns], self.bounds)
+        indexes = np.flatnonzero(may_match)
+        numbers = _as_digits([values[indexes] for values in columns], self.bounds)
         source_rows = self._source_rows(numbers)
         has_match = source_rows != _NOTHING
-        found = rows.drop_columns(list(self.names)).take(pa.array(places[has_match]))
+        found = rows.drop_columns(list(self.names)).take(pa.array(indexes[has_match]))
         return found.append_column(SOURCE_NUMBER, pa.array(source_rows[has_match], pa.int64()))
 
     def _source_rows(self, numbers: numpy.ndarray) -> numpy.ndarray:
@@ -275,9 +272,9 @@ class NumberedKeys:
             return rows
         if not len(self.numbers):
             return np.full(len(numbers), _NOTHING)
-        places = np.searchsorted(self.numbers, numbers)
-        places[places == len(self.numbers)] = 0
-        return np.where(self.numbers[places] == numbers, self.source_rows[places], _NOTHING)
+        indexes = np.searchsorted(self.numbers, numbers)
+        indexes[indexes == len(self.numbers)] = 0
+        return np.where(self.numbers[indexes] == numbers, self.source_rows[indexes], _NOTHING)
 
 
 def _whole_numbers(values: pyarrow.ChunkedArray) -> numpy.ndarray | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 from deltaweave.delta.commit import Transaction
@@ -72,72 +72,73 @@ class Matches:
     marked: Mapping[int, numpy.ndarray]
 
 
-def local_matches(
-    transaction: Transaction,
-    candidates: FileList,
-    source: SourceKeys,
-    conjuncts: Sequence[Compared],
-    partitioned_by: PartitionColumns,
-    *,
-    storage: Storage,
-    new_calendar: bool,
-    at_most: int,
-    numbered: bool = False,
-) -> Matches:
-    """Find the matches in the candidate files.
+@dataclass(frozen=True)
+class KeySearch:
+    """A search of files for the source's keys.
 
-    Args:
-        transaction: The merge's transaction.
-        candidates: The files.
-        source: The source's keys, which are collected.
-        conjuncts: The equalities that the ON condition consists of.
+    Attributes:
+        candidates: The files to read.
+        keys: The source's keys, which are collected.
         partitioned_by: The partition columns whose values are asked for, keys among them.
-        storage: Where the files lie.
         new_calendar: As `assumes_new_calendar` says.
-        at_most: The most matches there may be.
+        at_most: Maximum matches; with more, Spark must find them.
         numbered: Whether the keys are looked up as numbers: they must be unique and whole numbers.
-
-    Raises:
-        NotRewritableError: Spark must find the matches.
-        OSError: A file could not be read; so with Arrow's errors.
     """
-    import numpy as np
 
-    locations = own_locations(candidates)
-    master = str(transaction.merge.spark.sparkContext.master)
-    _check_number_of_rows(candidates.num_records or 0, master)
-    columns = key_columns(transaction, conjuncts)
-    keys = keys_of_source(source, columns)
-    texts = candidates.rows["partition"].to_pylist()
-    partitions = [partitioned_by.of_file(text) for text in texts]
-    of_log = _of_log(columns, partitions)
-    stored = [column for column in columns if not column.is_of_partition]
-    if numbered:
-        narrow = _lookup(keys, of_log)
-    else:
-        keys, narrow = _coded(keys, columns, of_log)
-    scan = KeyScan(
-        storage,
-        locations,
-        new_calendar,
-        stored,
-        narrow,
-        ByteBudget(limits.MAX_LOCAL_POSSIBLE_BYTES, "the rows that have keys of the source"),
-    )
-    found, row_counts = _read(scan, master)
-    if not numbered:
-        found = _joined(found, keys, at_most)
-    files = found[FILE_NUMBER].to_numpy()
-    rows, source_rows = found[ROW_INDEX].to_numpy(), found[SOURCE_NUMBER].to_numpy()
-    marked = _marked(transaction, candidates, np.unique(files).tolist())
-    is_there = np.ones(len(rows), dtype=bool)
-    for number, places in marked.items():
-        here = slice(*np.searchsorted(files, (number, number + 1)))
-        is_there[here] = ~np.isin(rows[here], places)
-    files, rows, source_rows = files[is_there], rows[is_there], source_rows[is_there]
-    if len(rows) > at_most:
-        raise NotRewritableError("the pairs are too many")
-    return Matches(locations, partitions, row_counts, files, rows, source_rows, marked)
+    transaction: Transaction
+    candidates: FileList
+    keys: SourceKeys
+    conjuncts: Sequence[Compared]
+    partitioned_by: PartitionColumns
+    storage: Storage
+    new_calendar: bool
+    at_most: int
+    numbered: bool = False
+
+    def matches(self) -> Matches:
+        """Find the matches.
+
+        Raises:
+            NotRewritableError: Spark must find the matches.
+            OSError, pyarrow.ArrowException: A file could not be read.
+        """
+        import numpy as np
+
+        locations = own_locations(self.candidates)
+        master = str(self.transaction.merge.spark.sparkContext.master)
+        _check_number_of_rows(self.candidates.num_records or 0, master)
+        columns = key_columns(self.transaction, self.conjuncts)
+        keys = keys_of_source(self.keys, columns)
+        texts = self.candidates.rows["partition"].to_pylist()
+        partitions = [self.partitioned_by.of_file(text) for text in texts]
+        of_log = _keys_of_log(columns, partitions)
+        stored = [column for column in columns if not column.is_of_partition]
+        if self.numbered:
+            narrow = _lookup(keys, of_log)
+        else:
+            keys, narrow = _coded(keys, columns, of_log)
+        scan = KeyScan(
+            self.storage,
+            locations,
+            self.new_calendar,
+            stored,
+            narrow,
+            ByteBudget(limits.MAX_LOCAL_POSSIBLE_BYTES, "the rows that have keys of the source"),
+        )
+        found, row_counts = _read_keys(scan, master)
+        if not self.numbered:
+            found = _matching_rows(found, keys, self.at_most)
+        files = found[FILE_NUMBER].to_numpy()
+        rows, source_rows = found[ROW_INDEX].to_numpy(), found[SOURCE_NUMBER].to_numpy()
+        marked = _marked(self.transaction, self.candidates, np.unique(files).tolist())
+        is_there = np.ones(len(rows), dtype=bool)
+        for number, indexes in marked.items():
+            of_file = slice(*np.searchsorted(files, (number, number + 1)))
+            is_there[of_file] = ~np.isin(rows[of_file], indexes)
+        files, rows, source_rows = files[is_there], rows[is_there], source_rows[is_there]
+        if len(rows) > self.at_most:
+            raise NotRewritableError("the pairs are too many")
+        return Matches(locations, partitions, row_counts, files, rows, source_rows, marked)
 
 
 def own_locations(files: FileList) -> list[str]:
@@ -167,11 +168,18 @@ def _lookup(
     return lambda rows: lookup.found_in(with_keys_of_log(of_log, rows))
 
 
+class _CodedKeys(NamedTuple):
+    """Keys as codes, and a function that keeps the rows that may match, with codes."""
+
+    keys: pyarrow.Table
+    narrow: Callable[[pyarrow.Table], pyarrow.Table]
+
+
 def _coded(
     keys: pyarrow.Table,
     columns: Sequence[KeyColumn],
     of_log: Mapping[str, pyarrow.ChunkedArray],
-) -> tuple[pyarrow.Table, Callable[[pyarrow.Table], pyarrow.Table]]:
+) -> _CodedKeys:
     """Return the keys as codes, and a function that keeps the rows that may match, with codes."""
     import pyarrow.compute as pc
 
@@ -181,12 +189,20 @@ def _coded(
         name: pc.index_in(of_files, value_set=values[name]) if name in values else of_files
         for name, of_files in of_log.items()
     }
-    return with_codes(values, keys), lambda rows: with_keys_of_log(
-        coded, with_codes(in_files, rows)
+    return _CodedKeys(
+        with_codes(values, keys),
+        lambda rows: with_keys_of_log(coded, with_codes(in_files, rows)),
     )
 
 
-def _read(scan: KeyScan, master: str) -> tuple[pyarrow.Table, list[int]]:
+class _ReadRows(NamedTuple):
+    """Rows of all files, in their order, and the number of rows in each file."""
+
+    rows: pyarrow.Table
+    row_counts: list[int]
+
+
+def _read_keys(scan: KeyScan, master: str) -> _ReadRows:
     """Return what the scan keeps of all files, in their order, and the number of rows in each."""
     import pyarrow as pa
 
@@ -194,7 +210,7 @@ def _read(scan: KeyScan, master: str) -> tuple[pyarrow.Table, list[int]]:
         row_counts = list(threads.map(scan.num_rows, range(len(scan.locations))))
         _check_number_of_rows(sum(row_counts), master)
         parts = list(threads.map(scan.wanted_rows, _groups(row_counts)))
-    return pa.concat_tables([scan.nothing(), *parts]), row_counts
+    return _ReadRows(pa.concat_tables([scan.nothing(), *parts]), row_counts)
 
 
 def _check_number_of_rows(number: int, master: str) -> None:
@@ -202,7 +218,7 @@ def _check_number_of_rows(number: int, master: str) -> None:
         raise NotRewritableError(f"the candidate files have {number} rows")
 
 
-def _joined(rows: pyarrow.Table, keys: pyarrow.Table, at_most: int) -> pyarrow.Table:
+def _matching_rows(rows: pyarrow.Table, keys: pyarrow.Table, at_most: int) -> pyarrow.Table:
     """Return file number, row index and source row's number of each match, in this order."""
     names = [name for name in keys.column_names if name != SOURCE_NUMBER]
     _check_number_of_pairs(rows, keys, names, at_most)
@@ -212,7 +228,7 @@ def _joined(rows: pyarrow.Table, keys: pyarrow.Table, at_most: int) -> pyarrow.T
     return found.combine_chunks()
 
 
-def _of_log(
+def _keys_of_log(
     columns: Sequence[KeyColumn], partitions: Sequence[PartitionValues]
 ) -> dict[str, pyarrow.ChunkedArray]:
     """Return the keys of each file that are values of its partition."""
@@ -278,8 +294,8 @@ def _marked(
     # A vector of some bytes may mark all rows of a file.
     if (num_marked := int(files.rows["num_marked"].to_numpy().sum())) > limits.MAX_MARKED_ROWS:
         raise NotRewritableError(f"the files with matches have {num_marked:,} marked rows")
-    places = np.flatnonzero(has_vector).tolist()
-    return dict(zip(places, marked_rows(transaction, files), strict=True))
+    indexes = np.flatnonzero(has_vector).tolist()
+    return dict(zip(indexes, marked_rows(transaction, files), strict=True))
 
 
 @dataclass(frozen=True)
@@ -287,8 +303,6 @@ class KeyScan:
     """The columns and rows that the driver reads from files.
 
     Attributes:
-        storage: Where the files lie.
-        locations: The locations of the files.
         new_calendar: As `assumes_new_calendar` says.
         columns: The compared columns that they store, or would.
         narrow: Selects the wanted rows from a table of these columns and row indexes, in order.
@@ -311,11 +325,7 @@ class KeyScan:
         return self.narrow(schema.empty_table())
 
     def num_rows(self, number: int) -> int:
-        """Return how many rows a file has; raise NotRewritableError if Arrow may misread its keys.
-
-        Args:
-            number: The file, by its index in `locations`.
-        """
+        """Count a file's rows; raise NotRewritableError if Arrow may misread its keys."""
         import pyarrow as pa
 
         fields = [column.field for column in self.columns]
@@ -355,8 +365,8 @@ class KeyScan:
         start = 0
         with self.storage.opened(self.locations[number]) as file:
             for num_rows, keys in self._keys(self.locations[number], file):
-                places = np.arange(start, start + num_rows, dtype=np.int64)
-                of_file = {FILE_NUMBER: np.full(num_rows, number), ROW_INDEX: places}
+                indexes = np.arange(start, start + num_rows, dtype=np.int64)
+                of_file = {FILE_NUMBER: np.full(num_rows, number), ROW_INDEX: indexes}
                 yield pa.table({**of_file, **keys})
                 start += num_rows
 

@@ -7,14 +7,16 @@ the strategies on Spark do. Before anything is written, any doubt leaves the mer
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from deltaweave._validation import Verdict
 from deltaweave.delta.commit import WrittenFiles
 from deltaweave.delta.files import row_schema
 from deltaweave.delta.jvm import column_named
 from deltaweave.delta.log import FileList
+from deltaweave.engine import limits
 from deltaweave.engine.attempts import SPARK_DOES_THE_MERGE, attempted
 from deltaweave.engine.backends.base import Backend, DeclinedError, scan_phase
 from deltaweave.engine.backends.local.budget import in_threads
@@ -23,25 +25,28 @@ from deltaweave.engine.backends.local.eligibility import (
     file_eligibility,
     local_eligibility,
 )
-from deltaweave.engine.backends.local.files import Found, write_files
-from deltaweave.engine.backends.local.matches import own_locations
+from deltaweave.engine.backends.local.files import LocalScan, write_files
+from deltaweave.engine.backends.local.matches import KeySearch, own_locations
 from deltaweave.engine.backends.local.pairs import LocalPairs, local_pairs
 from deltaweave.engine.backends.local.partitions import PartitionColumns, check_partitions
-from deltaweave.engine.backends.local.values import values_of_pairs, values_of_source
+from deltaweave.engine.backends.local.values import NewValues, values_of_pairs, values_of_source
 from deltaweave.engine.columns import CLAUSE, FILE, NEW_ROW, NO_CLAUSE, SOURCE_ROW
 from deltaweave.engine.file_format import table_format
 from deltaweave.engine.merge_run import MergeRun
-from deltaweave.engine.pairs import TouchedFilesScan, touched_files_of_pairs
+from deltaweave.engine.pairs import (
+    FilePlan,
+    TouchedFilesScan,
+    plan_files,
+    touched_files_of_pairs,
+)
 from deltaweave.engine.prune import Candidates, candidate_files, files_by_conditions
 from deltaweave.engine.source import CollectedSource, collect_source
 from deltaweave.engine.staged import Staged
 from deltaweave.engine.strategies import (
     CopyInPlace,
-    FilePlan,
     LocalForm,
     Strategy,
     insert_phase,
-    plan_files,
 )
 from deltaweave.engine.tasks import NotRewritableError, TableFormat, check_copyable
 
@@ -49,10 +54,10 @@ if TYPE_CHECKING:
     import numpy
 
 
-class LocalBackend(Backend[Found]):
+class LocalBackend(Backend[LocalScan]):
     """Merge on the driver: one job at most evaluates the source, pyarrow does the rest."""
 
-    def find(self, run: MergeRun, strategy: Strategy, known: Candidates | None) -> Found:
+    def find(self, run: MergeRun, strategy: Strategy, known: Candidates | None) -> LocalScan:
         """Find what changes, if the local backend can do that.
 
         The times are those of the phases that Spark would run.
@@ -62,14 +67,14 @@ class LocalBackend(Backend[Found]):
             raise DeclinedError(eligible.reason)
         inserts_alone = strategy.local is LocalForm.INSERTS
         with insert_phase(run.phases) if inserts_alone else scan_phase(run.phases):
-            return _find(run, eligible, strategy.local)
+            return LocalMerge.of(run, eligible, strategy.local).find()
 
-    def write(self, run: MergeRun, strategy: Strategy, found: Found) -> Staged:
+    def write(self, run: MergeRun, strategy: Strategy, found: LocalScan) -> Staged:
         """Write what was found: new files, and the deletion vectors of files that stay."""
         scan, touched = found.scan, len(found.scan.touched)
-        marks = strategy.local is LocalForm.VECTORS and bool(touched)
+        marks_rows = strategy.local is LocalForm.VECTORS and bool(touched)
         with _write_phase(run, strategy, touched):
-            attempt = partial(write_files, run.transaction, found, marks=marks)
+            attempt = partial(write_files, run.transaction, found, marks_rows=marks_rows)
             done = attempted(run.table, SPARK_DOES_THE_MERGE, attempt)
         if done is None:
             raise DeclinedError("what it wrote failed", scan.found)
@@ -77,7 +82,7 @@ class LocalBackend(Backend[Found]):
             return Staged.inserted(run, scan.found, done.written or WrittenFiles.of(scan.touched))
         if not touched:
             return Staged.untouched(run, scan, done.written)
-        if marks:
+        if marks_rows:
             plan = found.plan
             return Staged.with_vectors(
                 run, scan, plan.removed, done.written, done.marked, plan.num_copied
@@ -95,91 +100,125 @@ def _write_phase(run: MergeRun, strategy: Strategy, touched: int) -> AbstractCon
     return run.phases.running(operation, status, "rewriteTimeMs")
 
 
-def _find(run: MergeRun, eligible: Eligible, form: LocalForm | None) -> Found:
-    """Find what changes. Nothing is written.
+@dataclass(frozen=True)
+class LocalMerge:
+    """A merge with a collected source, whose candidate files are chosen.
 
-    Args:
-        run: The merge.
-        eligible: What is known of it.
+    Attributes:
         form: What is written for the strategy that the merge starts with.
-
-    Raises:
-        DeclinedError: Spark has to find it.
-        AmbiguousMatchError: Several source rows match a target row.
     """
-    merge, equalities = run.statement, [each.equality for each in eligible.conjuncts]
-    collected = attempted(
-        merge.table,
-        SPARK_DOES_THE_MERGE,
-        lambda: collect_source(merge, run.source, equalities, eligible.conditions, eligible.reads),
-    )
-    if collected is None:
-        raise DeclinedError("the source is not collected")
-    files = files_by_conditions(run.transaction)
-    chosen = candidate_files(run, collected.keys, files)
-    candidates = Candidates(chosen, files, collected.keys)
 
-    def find() -> Found:
-        verdict = file_eligibility(chosen)
+    run: MergeRun
+    eligible: Eligible
+    form: LocalForm | None
+    collected: CollectedSource
+    candidates: Candidates
+
+    @classmethod
+    def of(cls, run: MergeRun, eligible: Eligible, form: LocalForm | None) -> LocalMerge:
+        """Collect the source, and choose the candidate files by its keys.
+
+        Raises:
+            DeclinedError: The source cannot be collected.
+        """
+        merge, equalities = run.statement, [each.equality for each in eligible.conjuncts]
+        conditions, reads = eligible.conditions, eligible.reads
+        collected = attempted(
+            merge.table,
+            SPARK_DOES_THE_MERGE,
+            lambda: collect_source(merge, run.source, equalities, conditions, reads),
+        )
+        if collected is None:
+            raise DeclinedError("the source is not collected")
+        files = files_by_conditions(run.transaction)
+        chosen = candidate_files(run, collected.keys, files)
+        return cls(run, eligible, form, collected, Candidates(chosen, files, collected.keys))
+
+    def find(self) -> LocalScan:
+        """Find what changes. Nothing is written.
+
+        Raises:
+            DeclinedError: Spark has to find it.
+            AmbiguousMatchError: Several source rows match a target row.
+        """
+        found = attempted(self.run.table, SPARK_DOES_THE_MERGE, self._find)
+        if found is None:
+            raise DeclinedError("Spark has to find the matches", self.candidates)
+        return found
+
+    def _find(self) -> LocalScan:
+        import numpy as np
+
+        verdict = file_eligibility(self.candidates.files)
         if not verdict.ok:
             raise NotRewritableError(verdict.reason)
-        table = table_format(run.transaction, eligible.written)
-        pairs = local_pairs(
-            run.transaction,
-            chosen,
-            collected,
-            eligible.conjuncts,
-            PartitionColumns.of(run.transaction, eligible.partitioned_by),
-            with_insertable=run.source.insertable is not None,
-            storage=table.storage,
-            new_calendar=table.new_calendar,
+        table = table_format(self.run.transaction, self.eligible.written)
+        evaluated = self._evaluated(self._pairs(table), table)
+        pairs, inserts = evaluated.pairs, evaluated.inserts
+        scan = self._scan(pairs)
+        row_counts = pairs.row_counts_in(scan.touched)
+        plan = (
+            plan_files(self.run, scan, row_counts)
+            if self.form is LocalForm.VECTORS
+            else _all_rewritten(scan, row_counts)
         )
-        return _found(run, candidates, collected, pairs, eligible, form, table)
+        _check_copies(plan.copied, table)
+        is_inserted = ~pairs.is_matched & (self.collected.insert_clauses != NO_CLAUSE)
+        inserted = np.flatnonzero(is_inserted)
+        clauses = self.collected.insert_clauses[inserted]
+        updates = evaluated.updates
+        found = LocalScan(pairs, scan, plan, updates, inserts, inserted, clauses, table)
+        _check_new_rows(found)
+        return found
 
-    found = attempted(merge.table, SPARK_DOES_THE_MERGE, find)
-    if found is None:
-        raise DeclinedError("Spark has to find the matches", candidates)
-    return found
+    def _pairs(self, table: TableFormat) -> LocalPairs:
+        """Find the pairs of the collected rows with rows of the candidate files."""
+        transaction, eligible = self.run.transaction, self.eligible
+        search = KeySearch(
+            transaction,
+            self.candidates.files,
+            self.collected.keys,
+            eligible.conjuncts,
+            PartitionColumns.of(transaction, eligible.partitioned_by),
+            table.storage,
+            table.new_calendar,
+            limits.MAX_PAIRS_ON_DRIVER,
+        )
+        with_insertable = self.run.source.insertable is not None
+        return local_pairs(search, self.collected, with_insertable=with_insertable)
+
+    def _evaluated(self, pairs: LocalPairs, table: TableFormat) -> _EvaluatedPairs:
+        """Evaluate the clauses over the source's rows, and over the pairs if they read these."""
+        rows = row_schema(self.run.transaction)
+        inserts = values_of_source(self.collected, rows)
+        if not self.eligible.reads.takes_old_rows:
+            return _EvaluatedPairs(pairs, inserts, inserts)
+        updated = values_of_pairs(
+            self.run.transaction, self.collected, pairs, self.eligible, table, rows
+        )
+        return _EvaluatedPairs(updated.pairs, updated.values, inserts)
+
+    def _scan(self, pairs: LocalPairs) -> TouchedFilesScan:
+        """Return what the pairs show about the files."""
+        statement = self.run.statement
+        # The identity is the number of a collected row, which no query over the source can compute.
+        identity = column_named(statement.spark, SOURCE_ROW)
+        # Rows that are only inserted may match any number of times, and are not inserted then.
+        may_repeat = self.form is LocalForm.INSERTS or statement.may_match_repeatedly
+        return touched_files_of_pairs(
+            self.run, self.candidates, identity, pairs.pairs, may_repeat=may_repeat
+        )
 
 
-def _found(
-    run: MergeRun,
-    candidates: Candidates,
-    collected: CollectedSource,
-    pairs: LocalPairs,
-    eligible: Eligible,
-    form: LocalForm | None,
-    table: TableFormat,
-) -> Found:
-    import numpy as np
+class _EvaluatedPairs(NamedTuple):
+    """Pairs with their clauses, and the new rows that clauses give to pairs and to source rows."""
 
-    rows = row_schema(run.transaction)
-    inserts = values_of_source(collected, rows)
-    if eligible.reads.takes_old_rows:
-        pairs, updates = values_of_pairs(run.transaction, collected, pairs, eligible, table, rows)
-    else:
-        updates = inserts
-    # The identity is the number of a collected row, which no query over the source can compute.
-    identity = column_named(run.statement.spark, SOURCE_ROW)
-    # Rows that are only inserted may match any number of times, and are not inserted then.
-    may_repeat = form is LocalForm.INSERTS or run.statement.may_match_repeatedly
-    scan = touched_files_of_pairs(run, candidates, identity, pairs.pairs, may_repeat=may_repeat)
-    row_counts = pairs.row_counts_in(scan.touched)
-    plan = (
-        plan_files(run, scan, row_counts)
-        if form is LocalForm.VECTORS
-        else _all_rewritten(scan, row_counts)
-    )
-    _check_copies(plan.copied, table)
-    is_inserted = ~pairs.is_matched & (collected.insert_clauses != NO_CLAUSE)
-    inserted = np.flatnonzero(is_inserted)
-    clauses = collected.insert_clauses[inserted]
-    found = Found(pairs, scan, plan, updates, inserts, inserted, clauses, table)
-    _check_new_rows(found)
-    return found
+    pairs: LocalPairs
+    updates: NewValues
+    inserts: NewValues
 
 
-def _check_new_rows(found: Found) -> None:
+def _check_new_rows(found: LocalScan) -> None:
     """Raise NotRewritableError if the new rows may be too big, or if one must not be written.
 
     That is one that breaks a constraint, or of a partition that Spark must name.
@@ -206,8 +245,7 @@ def _all_rewritten(scan: TouchedFilesScan, row_counts: numpy.ndarray) -> FilePla
     """Return the plan of files in a table without deletion vectors: all are rewritten.
 
     Args:
-        scan: The touched files.
-        row_counts: How many rows each of them has, as the file itself says.
+        row_counts: The number of rows of each touched file, as the file records it.
     """
     import numpy as np
 

@@ -32,7 +32,7 @@ from deltaweave.engine.attempts import attempted
 from deltaweave.engine.backends.base import DeclinedError
 from deltaweave.engine.backends.local.budget import is_local
 from deltaweave.engine.backends.local.keys import Compared, allowed, compared
-from deltaweave.engine.backends.local.matches import Matches, local_matches, name_of, own_locations
+from deltaweave.engine.backends.local.matches import KeySearch, Matches, name_of, own_locations
 from deltaweave.engine.backends.local.partitions import PartitionColumns, PartitionValues
 from deltaweave.engine.columns import (
     CLAUSE,
@@ -48,7 +48,7 @@ from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.pairs import Pairs
 from deltaweave.engine.prune import Candidates
 from deltaweave.engine.source import CollectedSource, SourceKeys
-from deltaweave.engine.tasks import NotRewritableError, Storage
+from deltaweave.engine.tasks import NotRewritableError
 
 if TYPE_CHECKING:
     import numpy
@@ -60,7 +60,7 @@ _WHOLE_NUMBERS = (IntegralType, DateType)
 
 @dataclass(frozen=True)
 class LocalPairs:
-    """What the driver found.
+    """Pairs of matching rows, found by pyarrow.
 
     Attributes:
         pairs: The pairs, in the order of files and rows. `SOURCE_ROW` is the number of the row in
@@ -71,7 +71,6 @@ class LocalPairs:
             not marked as deleted, as the file itself says.
         marked: For each file with pairs, as `FILE` names it, the indexes of the rows that were
             marked as deleted before; files without such rows are missing.
-        partitioned_by: The table's partition columns.
         partitions: The partition of each candidate file, as `FILE` names it.
     """
 
@@ -90,46 +89,21 @@ class LocalPairs:
         return np.array([self.row_counts[name] for name in names], dtype=np.int64)
 
 
-def local_pairs(
-    transaction: Transaction,
-    candidates: FileList,
-    source: CollectedSource,
-    conjuncts: Sequence[Compared],
-    partitioned_by: PartitionColumns,
-    *,
-    with_insertable: bool,
-    storage: Storage,
-    new_calendar: bool,
-) -> LocalPairs:
+def local_pairs(search: KeySearch, source: CollectedSource, *, with_insertable: bool) -> LocalPairs:
     """Find the pairs in the candidate files.
 
     Args:
-        transaction: The merge's transaction.
-        candidates: The files.
-        source: The source's rows.
-        conjuncts: The equalities that the ON condition consists of.
-        partitioned_by: The table's partition columns.
+        search: The files, and the keys of `source`.
         with_insertable: Whether the pairs have `INSERTABLE`.
-        storage: Where the files lie.
-        new_calendar: As `assumes_new_calendar` says.
 
     Raises:
         NotRewritableError: Spark must find the pairs.
-        OSError: A file could not be read; so with Arrow's errors.
+        OSError, pyarrow.ArrowException: A file could not be read.
     """
     import numpy as np
     import pyarrow as pa
 
-    matches = local_matches(
-        transaction,
-        candidates,
-        source.keys,
-        conjuncts,
-        partitioned_by,
-        storage=storage,
-        new_calendar=new_calendar,
-        at_most=limits.MAX_PAIRS_ON_DRIVER,
-    )
+    matches = search.matches()
     names = [name_of(location) for location in matches.locations]
     numbers, source_rows = matches.files, matches.source_rows
     of_pairs = {
@@ -143,14 +117,14 @@ def local_pairs(
         of_pairs[INSERTABLE] = pa.array(source.insert_clauses[source_rows] != NO_CLAUSE)
     is_matched = np.zeros(source.rows.num_rows, dtype=bool)
     is_matched[source_rows] = True
-    pairs = Pairs(None, pa.table(of_pairs), transaction.merge.spark)
+    pairs = Pairs(None, pa.table(of_pairs), search.transaction.merge.spark)
     marked = matches.marked
     row_counts = {
         names[i]: matches.row_counts[i] - len(marked.get(i, ())) for i in np.unique(numbers)
     }
-    of_files = {names[i]: places for i, places in marked.items()}
+    of_files = {names[i]: indexes for i, indexes in marked.items()}
     of_names = dict(zip(names, matches.partitions, strict=True))
-    return LocalPairs(pairs, is_matched, row_counts, of_files, partitioned_by, of_names)
+    return LocalPairs(pairs, is_matched, row_counts, of_files, search.partitioned_by, of_names)
 
 
 def by_file(changes: pyarrow.Table) -> dict[str, pyarrow.Table]:
@@ -172,7 +146,6 @@ def pairs_by_keys(run: MergeRun, candidates: Candidates, query: DataFrame) -> Pa
     `FILE` is a dictionary, as each file has many rows; `TARGET_ROW_ID` is the row index.
 
     Args:
-        run: The merge.
         candidates: The files to read, and the source's keys.
         query: The query that gives the pairs, which is not run.
     """
@@ -191,17 +164,17 @@ def _pairs_by_keys(run: MergeRun, candidates: Candidates, query: DataFrame) -> P
     # Rows that Spark reads are compared with these names.
     if not all(map(has_plain_spelling, own_locations(candidates.files))):
         raise NotRewritableError("the path of a file may be spelled in several ways")
-    matches = local_matches(
+    matches = KeySearch(
         run.transaction,
         candidates.files,
         candidates.keys,
         conjuncts,
         _partition_keys(run.transaction, conjuncts),
-        storage=storage,
-        new_calendar=assumes_new_calendar(run.statement.spark),
-        at_most=limits.MAX_PAIRS_BY_KEYS,
+        storage,
+        assumes_new_calendar(run.statement.spark),
+        limits.MAX_PAIRS_BY_KEYS,
         numbered=True,
-    )
+    ).matches()
     source_rows = _source_rows(candidates.keys, query.schema[SOURCE_ROW].dataType)
     is_matched = np.zeros(len(source_rows), dtype=bool)
     is_matched[matches.source_rows] = True
@@ -234,17 +207,18 @@ def _compared_by_keys(run: MergeRun, keys: SourceKeys) -> list[Compared]:
     Raises:
         DeclinedError: Spark has to find them.
     """
-    verdict = _of_merge(run, keys)
+    verdict = _merge_eligibility(run, keys)
     if not verdict.ok:
         raise DeclinedError(verdict.reason)
     allowed(written_columns(run.transaction))
     return compared(run.transaction, equalities_alone(run.statement) or ())
 
 
-def _of_merge(run: MergeRun, keys: SourceKeys) -> Verdict:
+def _merge_eligibility(run: MergeRun, keys: SourceKeys) -> Verdict:
+    """Return whether the merge's clauses, source and keys let the driver find the pairs."""
     merge, conjuncts = run.statement, equalities_alone(run.statement)
-    if not run.settings.allows_local.ok:
-        return run.settings.allows_local
+    if not run.settings.local.verdict.ok:
+        return run.settings.local.verdict
     if not is_local(str(merge.spark.sparkContext.master)):
         return no("executors have cores of their own")
     matched = merge.of_kind("matched")

@@ -45,7 +45,7 @@ class PartitionColumns:
     def of(
         cls, transaction: Transaction, columns: Sequence[PartitioningColumn]
     ) -> PartitionColumns:
-        """Return these partition columns of a merge's target."""
+        """Return the partition columns of a merge's target."""
         import pyarrow as pa
 
         if not columns:
@@ -96,8 +96,7 @@ def with_partition(
 
     Args:
         rows: The rows, with the columns that are in the file.
-        num_rows: How many there are, since a table without columns does not say it.
-        values: The file's partition.
+        num_rows: The number of rows, which a table without columns does not have.
         names: The columns, in their order.
     """
     import pyarrow as pa
@@ -136,8 +135,6 @@ def parts_of(rows: pyarrow.Table, columns: PartitionColumns, stored: pyarrow.Sch
     """Split the rows by partition, each part in their order; none if there are no rows.
 
     Args:
-        rows: Whole rows of the table.
-        columns: The partition columns.
         stored: The columns of a file.
 
     Raises:
@@ -160,12 +157,13 @@ def check_partitions(
     """Raise NotRewritableError unless the driver can write to all partitions.
 
     Args:
-        new_rows: Whole rows of the table.
         columns: The partition columns, one at least.
         recorded: The partitions of files whose changed rows go into the change feed.
     """
     partitions = {tuple(values.values()) for values, _ in _by_partition(new_rows, columns)}
-    partitions |= {tuple(_text(value.as_py()) for value in each.values()) for each in recorded}
+    partitions |= {
+        tuple(_partition_text(value.as_py()) for value in each.values()) for each in recorded
+    }
     if len(partitions) > limits.MAX_LOCAL_PARTITIONS:
         raise NotRewritableError(f"the changed rows are in {len(partitions)} partitions")
 
@@ -186,7 +184,7 @@ def _by_partition(
     groups = placed.group_by(keys, use_threads=False).aggregate([("place", "list")])
     return [
         (
-            {name: _text(each[key]) for name, key in zip(names, keys, strict=True)},
+            {name: _partition_text(each[key]) for name, key in zip(names, keys, strict=True)},
             each["place_list"],
         )
         for each in groups.to_pylist()
@@ -203,7 +201,7 @@ def is_plain(text: str) -> bool:
     return bool(_PLAIN.fullmatch(text)) and text != _NULL
 
 
-def _text(value: Any) -> str | None:
+def _partition_text(value: Any) -> str | None:
     """Write a partition value for the log (Delta protocol, "Partition Value Serialization")."""
     if value is None:
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
@@ -27,15 +27,15 @@ from deltaweave.engine.clauses import first_match
 from deltaweave.engine.columns import (
     BREAKS_CONSTRAINT,
     CLAUSE,
+    CLAUSE_VALUES,
     NEW_ROW,
     READ,
     SOURCE_ROW,
     TARGET_ROW_ID,
-    VALUES,
 )
 from deltaweave.engine.source import (
     CollectedSource,
-    unless_it_fails,
+    collected_or_none,
     values_where_taken,
     with_broken_values,
 )
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Evaluated:
-    """What the clauses make of the pairs, one after the other.
+    """The clauses and values of the pairs, in their order.
 
     Attributes:
         clauses: The index of the clause that takes each pair, or -1.
@@ -68,6 +68,13 @@ class _Evaluated:
     values_of: Mapping[int, str]
 
 
+class PairValues(NamedTuple):
+    """Pairs with the clauses that take them, and the new rows that these give."""
+
+    pairs: LocalPairs
+    values: NewValues
+
+
 def values_of_pairs(
     transaction: Transaction,
     source: CollectedSource,
@@ -75,31 +82,25 @@ def values_of_pairs(
     eligible: Eligible,
     table: TableFormat,
     rows: pyarrow.Schema,
-) -> tuple[LocalPairs, NewValues]:
+) -> PairValues:
     """Evaluate clauses over the pairs; return the pairs that they take, and the new values.
 
-    `NEW_ROW` is then the number of the pair among those that its clause updates, or -1.
-
-    Args:
-        transaction: The merge's transaction.
-        source: The source's rows.
-        pairs: The pairs. If clauses can only be evaluated over pairs, none has a clause yet.
-        eligible: What the clauses read, and what new rows must satisfy; if there is such a
-            condition, `reads` counts whole rows.
-        table: What files look like.
-        rows: The columns of whole rows, those of partitions among them.
+    `NEW_ROW` is then the number of the pair among those that its clause updates, or -1. If clauses
+    can only be evaluated over pairs, none of `pairs` has a clause yet. If new rows must satisfy a
+    condition, `eligible.reads` counts whole rows. `rows` has the columns of whole rows, those of
+    partitions among them.
 
     Raises:
         NotRewritableError: Spark must do it.
         SourceError: The query was cancelled.
-        OSError: A file could not be read; so with Arrow's errors.
+        OSError, pyarrow.ArrowException: A file could not be read.
     """
     import pyarrow as pa
 
     reads, found = eligible.reads, pairs.pairs.on_driver
     assert found is not None, "local_pairs"
     if not len(found):
-        return pairs, NewValues(rows, {})
+        return PairValues(pairs, NewValues(rows, {}))
     refuse_above_limit(size_at_most(source.rows.nbytes, found[SOURCE_ROW].to_numpy()))
     names, physical = transaction.merge.evolved_schema.names, transaction.table.physical_names
     kept = {
@@ -115,18 +116,25 @@ def values_of_pairs(
     else:
         given = source.rows.take(found[SOURCE_ROW])
         evaluated = _Evaluated(found[CLAUSE].to_numpy(), given, source.values_of)
-    numbers, values = _numbered(evaluated, old_rows, kept, rows)
+    numbers, values = _number_new_rows(evaluated, old_rows, kept, rows)
     for name, column in ((CLAUSE, evaluated.clauses.astype("int32")), (NEW_ROW, numbers)):
         found = found.set_column(found.column_names.index(name), name, pa.array(column))
-    return replace(pairs, pairs=replace(pairs.pairs, on_driver=found)), values
+    return PairValues(replace(pairs, pairs=replace(pairs.pairs, on_driver=found)), values)
 
 
-def _numbered(
+class _NumberedRows(NamedTuple):
+    """Each pair's number among those that its clause updates, or -1, and the new rows."""
+
+    numbers: numpy.ndarray
+    values: NewValues
+
+
+def _number_new_rows(
     evaluated: _Evaluated,
     old_rows: pyarrow.Table,
     kept: Mapping[int, Collection[str]],
     schema: pyarrow.Schema,
-) -> tuple[numpy.ndarray, NewValues]:
+) -> _NumberedRows:
     """Return the new rows of each clause, and each pair's number among those of its clause."""
     import numpy as np
     import pyarrow as pa
@@ -134,13 +142,13 @@ def _numbered(
     numbers = np.full(len(evaluated.clauses), -1)
     of_clause, broken = {}, {}
     for i in kept:
-        here = np.flatnonzero(evaluated.clauses == i)
-        numbers[here] = np.arange(len(here))
-        values, rows = evaluated.values_of[i], evaluated.rows.take(pa.array(here))
-        of_clause[i] = _new_rows(rows[values], old_rows, here, kept[i], schema)
+        taken = np.flatnonzero(evaluated.clauses == i)
+        numbers[taken] = np.arange(len(taken))
+        values, rows = evaluated.values_of[i], evaluated.rows.take(pa.array(taken))
+        of_clause[i] = _new_rows(rows[values], old_rows, taken, kept[i], schema)
         if f"{BREAKS_CONSTRAINT}{values}" in rows.column_names:
             broken[i] = rows[f"{BREAKS_CONSTRAINT}{values}"].to_numpy()
-    return numbers, NewValues(schema, of_clause, broken)
+    return _NumberedRows(numbers, NewValues(schema, of_clause, broken))
 
 
 def _update_clauses(merge: ResolvedMerge) -> list[int]:
@@ -179,10 +187,8 @@ def _old_rows(
 
     Args:
         pairs: The pairs, with those of a file one after the other, in the order of its rows.
-        partitions: The partitions of the files.
         names: The columns, by the names in files, one at least.
-        passed: Those that Spark evaluates, by the names in files.
-        table: What files look like.
+        passed: The columns that Spark evaluates, by the names in files.
     """
     import numpy as np
     import pyarrow as pa
@@ -197,9 +203,9 @@ def _old_rows(
         location = location_of(name)
         with table.storage.opened(location) as file:
             check_zones(file, checked)
-        places, of_pair = np.unique(of_files[name][TARGET_ROW_ID].to_numpy(), return_inverse=True)
-        rows = rows_at(location, places, of_file, limits.MAX_LOCAL_NEW_BYTES)
-        rows = with_partition(rows, len(places), partitions[name], names)
+        indexes, of_pair = np.unique(of_files[name][TARGET_ROW_ID].to_numpy(), return_inverse=True)
+        rows = rows_at(location, indexes, of_file, limits.MAX_LOCAL_NEW_BYTES)
+        rows = with_partition(rows, len(indexes), partitions[name], names)
         held.add(size_at_most(rows.nbytes, of_pair))
         return rows.take(pa.array(of_pair))
 
@@ -228,7 +234,7 @@ def _by_query(
         raise NotRewritableError("the pairs whose values clauses read are too many or too big")
     of_source_alone = {i: source.values_of[i] for i in reads.of_source_alone}
     values_of = {
-        i: f"{VALUES}{i}" for i in _update_clauses(merge) if i not in reads.of_source_alone
+        i: f"{CLAUSE_VALUES}{i}" for i in _update_clauses(merge) if i not in reads.of_source_alone
     }
 
     def query() -> DataFrame:
@@ -240,7 +246,7 @@ def _by_query(
         rows = rows.select(NEW_ROW, CLAUSE, *values)
         return with_broken_values(rows, merge, values_of, conditions) if conditions else rows
 
-    evaluated = unless_it_fails(merge, query, len(pairs), limits.MAX_LOCAL_NEW_BYTES)
+    evaluated = collected_or_none(merge, query, len(pairs), limits.MAX_LOCAL_NEW_BYTES)
     if evaluated is None:
         raise NotRewritableError("clauses could not be evaluated")
     rows = evaluated.sort_by(NEW_ROW).combine_chunks()
@@ -253,7 +259,7 @@ def _by_query(
 
 @dataclass(frozen=True)
 class NewValues:
-    """What the update and insert clauses give to numbered rows.
+    """The new rows that update and insert clauses give to numbered rows.
 
     The numbers are those of source rows for all clauses, or begin with 0 for each clause.
 
@@ -273,21 +279,21 @@ class NewValues:
         """Return the new rows of some rows, in their order.
 
         Args:
-            numbers: Their numbers.
-            clauses: For each of them the index of its clause; one without values gives no row.
+            numbers: The rows' numbers.
+            clauses: For each row, the index of its clause; a clause without values gives no row.
         """
         import numpy as np
         import pyarrow as pa
 
-        parts, places = [self.nulls(0)], [np.array([], dtype=np.int64)]
+        parts, indexes = [self.nulls(0)], [np.array([], dtype=np.int64)]
         for clause, values in self.of_clause.items():
             of_clause = np.flatnonzero(clauses == clause)
             if len(of_clause):
                 parts.append(values.take(pa.array(numbers[of_clause])))
-                places.append(of_clause)
+                indexes.append(of_clause)
         if len(parts) <= 2:  # of one clause, in their order
             return parts[-1].combine_chunks()
-        order = np.argsort(np.concatenate(places), kind="stable")
+        order = np.argsort(np.concatenate(indexes), kind="stable")
         return pa.concat_tables(parts).combine_chunks().take(pa.array(order))
 
     def gives_row(self, clauses: numpy.ndarray) -> numpy.ndarray:

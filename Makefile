@@ -19,7 +19,7 @@ INSTALLED := .venv/.installed
 # Each place has its own tables, and so its own runs and Dagster home.
 export DAGSTER_HOME := $(CURDIR)/.dagster$(if $(filter-out local,$(ON)),/$(ON))
 # Starts the place, runs the command after it there, and stops the place.
-AT_PLACE = $(if $(filter-out local,$(ON)),$(VENV)/python -m assets.demo_places $(ON))
+IN_ENVIRONMENT = $(if $(filter-out local,$(ON)),$(VENV)/python -m assets.demo_environments $(ON))
 # What Python compiles of a module is kept with the installation, whatever the environment says: a
 # process of Dagster or dbt starts in a third of the time.
 export PYTHONDONTWRITEBYTECODE :=
@@ -41,7 +41,7 @@ help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: place java $(INSTALLED) $(DAGSTER_HOME)/dagster.yaml ## land sample data, merge it through Dagster and by Delta's own MERGE, compare (ON=cluster, ON=object_store)
-	@$(AT_PLACE) $(VENV)/python -m assets.demo
+	@$(IN_ENVIRONMENT) $(VENV)/python -m assets.demo
 
 demo-cdc: java $(INSTALLED) ## change events through Kafka into a table, read at once and merged later
 	@$(VENV)/python -m assets.cdc_demo
@@ -52,7 +52,7 @@ land: java $(INSTALLED) ## land the next month of the demo's returns, for the la
 ui: place java $(INSTALLED) $(DAGSTER_HOME)/dagster.yaml ## open the Dagster UI on the demo lake (PORT=3000, ON as for demo)
 	@# Dagster advises `dg dev` instead, which is for projects of `dg`: this repository is none.
 	@PYTHONWARNINGS='ignore:Function `dev_command` is superseded' \
-		$(AT_PLACE) $(VENV)/dagster dev --workspace workspace.yaml --port $(PORT)
+		$(IN_ENVIRONMENT) $(VENV)/dagster dev --workspace workspace.yaml --port $(PORT)
 
 docs: .venv/.docs ## build the documentation as a site, .site/html (needs npm); broken links and anchors fail
 	@$(VENV)/python .ci/site

@@ -21,19 +21,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from assets import demo_data
+from assets.console_command import run_with_console
 from assets.definitions import defs
 from assets.demo_copy import SECONDS, BuiltInCopy, Compared, RowsDifferError
-from assets.demo_places import PLACE
+from assets.demo_environments import DEMO_ENVIRONMENT
 from assets.demo_runs import Merged, RunFailedError, execute, requested_runs
-from assets.own_screen import run_on_own_screen
 from assets.returns_by_reason import returns_by_reason
 from assets.sensors import web_returns_landed
 from assets.tpcds import GeneratorError
 from resources.environments import lake, resources
 
 NOTHING_NEW = "Nothing new: every landed partition is already merged."
-_PLACE = os.environ.get(PLACE, "local")
-_ON = "" if _PLACE == "local" else f" ON={_PLACE}"
+_ENVIRONMENT = os.environ.get(DEMO_ENVIRONMENT, "local")
+_ON = "" if _ENVIRONMENT == "local" else f" ON={_ENVIRONMENT}"
 OPEN_THE_UI = f"""See runs, lineage and metrics in the Dagster UI: make ui{_ON}
 Switch on its sensor {web_returns_landed.name}, and land the next month: make land"""
 
@@ -63,7 +63,7 @@ def main() -> int:
             _demo(console, instance)
 
     known = (GeneratorError, RunFailedError, RowsDifferError)
-    return run_on_own_screen(home / "demo.log", demo, *known)
+    return run_with_console(home / "demo.log", demo, *known)
 
 
 def _demo(console: Console, instance: DagsterInstance) -> None:

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from xdist.scheduler import LoadScopeScheduling
 
 import deltaweave
-from tests.remaining_time import RemainingTime
-from tests.turns import Share, Turns
+from tests.support.remaining_time import RemainingTime
+from tests.support.turns import Share, Turns
 
 # Before the JVM starts: without it, Spark resolves the host's name, which a sandbox may not have.
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -38,7 +38,7 @@ TINY_DATA = {
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "1",
     # As built-in MERGE does, with which most tests compare: no file is rewritten where rows can be
-    # marked (see tests/deltaweave/engine/test_files_left.py).
+    # marked (see tests/deltaweave/engine/strategies/test_files_left.py).
     "spark.deltaweave.merge.maxMarkedFraction": "1",
     # Tables of tests are tiny, and most tests are about what Spark does with larger ones. Tests of
     # merges on the driver turn this on.
@@ -58,7 +58,7 @@ WITHOUT_CHECKSUM_FILES = {
 # Modules whose tests share what takes long to make: a cluster, a store, a running Dagster, a warm
 # driver.
 MADE_ONCE = (
-    "tests/deltaweave/engine/write/test_object_store.py",
+    "tests/deltaweave/engine/backends/test_object_store.py",
     "tests/end_to_end/test_through_kafka.py",
     "tests/deltaweave/changes/test_crashes.py",
     "tests/end_to_end/test_cluster_failures.py",
@@ -75,22 +75,22 @@ LONGEST_FIRST = (
     "tests/deployment/test_warm_driver.py",
     "tests/end_to_end/test_through_kafka.py",
     "tests/end_to_end/test_cluster_failures.py",
-    "tests/deltaweave/engine/write/test_object_store.py",
+    "tests/deltaweave/engine/backends/test_object_store.py",
     "tests/deltaweave/changes/test_recorded_messages.py",
     "tests/deployment/test_dbt_example.py",
     "tests/properties/test_merge_equals_built_in.py",
     "tests/properties/test_rivals.py",
     "tests/deltaweave/changes/test_restores.py",
     "tests/deltaweave/changes/test_other_logs.py",
-    "tests/deltaweave/changes/history/test_histories.py",
-    "tests/deltaweave/changes/history/test_versions.py",
-    "tests/deltaweave/changes/current/test_rows.py",
+    "tests/deltaweave/changes/test_histories.py",
+    "tests/deltaweave/changes/test_versions.py",
+    "tests/deltaweave/changes/test_current_rows.py",
     "tests/deltaweave/changes/test_restored_lines.py",
     "tests/deltaweave/changes/test_changed_columns.py",
     "tests/deltaweave/changes/merge_on_read/test_readers.py",
     "tests/deltaweave/cli/test_commands.py",
-    "tests/deltaweave/engine/find/test_statistics_pruning.py",
-    "tests/deltaweave/engine/test_follow_rivals.py",
+    "tests/deltaweave/engine/prune/test_statistics_pruning.py",
+    "tests/deltaweave/engine/commit/test_rebase.py",
     "tests/deployment/test_tutorial.py",
 )
 

@@ -19,8 +19,8 @@ from rich.table import Table
 import deltaweave
 from assets.cdc_demo import pipeline
 from assets.cdc_demo.broker import running_broker
+from assets.console_command import run_with_console
 from assets.java_program import JavaProgramError
-from assets.own_screen import run_on_own_screen
 from resources.environments import lake
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def main() -> int:
     """Run the demo; the exit code."""
     here = lake() / "cdc"
     here.mkdir(parents=True, exist_ok=True)
-    return run_on_own_screen(
+    return run_with_console(
         here / "demo.log",
         lambda console: _demo(console, here),
         JavaProgramError,

@@ -280,7 +280,7 @@ def check_is_an_asset(context: OpExecutionContext, key: AssetKey) -> None:
 
 
 def _observe(context: OpExecutionContext, key: AssetKey, table: "Table", done: Done) -> None:
-    """Record what was done in the log and as an observation of the asset."""
+    """Record an operation in the run's log and as an observation of the asset."""
     context.log.info(f"{table.path_or_name}: {done.description}.")
     numbers = {f"upkeep/{name}": value for name, value in done.numbers.items()}
     metadata = {

@@ -202,7 +202,7 @@ RUN_ID = "dagster/run_id"
 RUNS_OF_SESSION = "dagster/runs_of_session"
 
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
-_RUNS = "spark.dagster.runsOfSession"
+_SETTING_OF_RUNS = "spark.dagster.runsOfSession"
 """The runs that have the session, one for each of their resources; a setting ends with it."""
 
 _lock = threading.Lock()
@@ -222,7 +222,7 @@ def tag_commits_with_run(spark: SparkSession, run_id: str) -> Iterator[None]:
         if is_tagged:
             try:
                 with _lock:
-                    _write_runs(spark, _runs(spark))
+                    _write_runs(spark, _tagged_runs(spark))
             except Exception:  # the session is gone, but its commits stand
                 _logger.warning("Spark's setting %s stays", _USER_METADATA, exc_info=True)
 
@@ -230,13 +230,13 @@ def tag_commits_with_run(spark: SparkSession, run_id: str) -> Iterator[None]:
 def tag_session(spark: SparkSession, run_id: str) -> None:
     """Let all that the session commits name the run, unless the user set metadata."""
     with _lock:
-        _set_runs(spark, [*_runs(spark), run_id])
+        _set_runs(spark, [*_tagged_runs(spark), run_id])
 
 
 def untag_session(spark: SparkSession, run_id: str) -> None:
-    """Take back one `tag_session` of the run."""
+    """Undo one `tag_session` of the run."""
     with _lock:
-        runs = _runs(spark)
+        runs = _tagged_runs(spark)
         if run_id in runs:
             runs.remove(run_id)
             _set_runs(spark, runs)
@@ -255,7 +255,7 @@ def session_runs_in(user_metadata: str | None) -> list[str]:
 
 
 def _set_runs(spark: SparkSession, runs: list[str]) -> None:
-    spark.conf.set(_RUNS, ",".join(runs))
+    spark.conf.set(_SETTING_OF_RUNS, ",".join(runs))
     before = spark.conf.get(_USER_METADATA, None)
     if not before or session_runs_in(before):
         _write_runs(spark, runs)
@@ -268,8 +268,8 @@ def _write_runs(spark: SparkSession, runs: list[str]) -> None:
         spark.conf.unset(_USER_METADATA)
 
 
-def _runs(spark: SparkSession) -> list[str]:
-    return [each for each in (spark.conf.get(_RUNS, None) or "").split(",") if each]
+def _tagged_runs(spark: SparkSession) -> list[str]:
+    return [each for each in (spark.conf.get(_SETTING_OF_RUNS, None) or "").split(",") if each]
 
 
 def _parsed_metadata(user_metadata: str | None) -> dict[str, Any]:

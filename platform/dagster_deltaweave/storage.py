@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from deltaweave._validation import refuse_credentials
@@ -42,7 +42,14 @@ def local_path(location: str | Path) -> Path | None:
     return None if _SCHEME.match(location) else Path(location)
 
 
-def file_system(location: str | Path) -> tuple[FileSystem, str]:
+class StoredPath(NamedTuple):
+    """A path without a final slash, in one of Arrow's file systems."""
+
+    store: FileSystem
+    path: str
+
+
+def file_system(location: str | Path) -> StoredPath:
     """Return Arrow's file system of a location, and the path in it without a final slash.
 
     Credentials and endpoints come from the environment, as the store's own tools read them
@@ -58,13 +65,13 @@ def file_system(location: str | Path) -> tuple[FileSystem, str]:
 
     path = local_path(location)
     if path is not None:
-        return fs.LocalFileSystem(), str(path.absolute())
+        return StoredPath(fs.LocalFileSystem(), str(path.absolute()))
     scheme, rest = str(location).split(":", 1)
     uri, _, query = rest.partition("?")
     # A percent sign is quoted too, because Hadoop does not treat it as an escape.
     encoded = quote(uri, safe="/:@=+,") + (f"?{query}" if query else "")
     store, base = fs.FileSystem.from_uri(f"{_HADOOP_SCHEMES.get(scheme, scheme)}:{encoded}")
-    return store, base.rstrip("/")
+    return StoredPath(store, base.rstrip("/"))
 
 
 def normalized_location(location: str | Path) -> str:

@@ -109,7 +109,7 @@ def test_the_list_names_every_case() -> None:
     assert "hundred_merges" in names
 
 
-def test_an_unknown_case_is_told_in_one_line(tmp_path: Path) -> None:
+def test_an_unknown_case_is_reported_in_one_line(tmp_path: Path) -> None:
     result = run("merge", "--case", "upsert_all", "--directory", tmp_path)
 
     assert result.exit_code == 2
@@ -185,7 +185,7 @@ def test_both_peers_are_measured_and_the_one_whose_rows_differ_is_named(tmp_path
     assert written["environment"]["iceberg"]["spark"] == "4.1.1"
 
 
-def test_an_environment_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
+def test_an_environment_that_cannot_be_made_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "iceberg-env").touch()
 
     result = run("peers", "--directory", tmp_path)
@@ -197,7 +197,7 @@ def test_an_environment_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("option", ["--json", "--plot"])
-def test_a_file_that_cannot_be_written_is_told_before_anything_runs(
+def test_a_file_that_cannot_be_written_is_reported_before_anything_runs(
     option: str, tmp_path: Path
 ) -> None:
     result = run(
@@ -209,7 +209,7 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_runs(
     assert not (tmp_path / "kept").exists()
 
 
-def test_a_directory_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_made_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     result = run("merge", "--directory", tmp_path / "file" / "kept")
@@ -219,7 +219,7 @@ def test_a_directory_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_failing_generator_is_told_in_one_line(
+def test_a_failing_generator_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(directory: Path, scale: float) -> Path:

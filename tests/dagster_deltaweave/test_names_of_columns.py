@@ -18,7 +18,7 @@ from dagster_deltaweave import (
 from deltaweave import Table, clauses
 from deltaweave.identifiers import column, quoted
 from tests.dagster_deltaweave.conftest import Run, rows
-from tests.settings import configured
+from tests.support.settings import configured
 
 NAMES = ["k.1", "se`lect", "ü's"]
 SCHEMA = ", ".join(f"{quoted(name)} INT" for name in NAMES)

@@ -29,8 +29,8 @@ from dagster_deltaweave.logs.changeset_log import pending_changes
 from dagster_deltaweave.logs.delta_log import LogReader
 from dagster_deltaweave.tables.locator import MergeOnReadLocations
 from deltaweave.errors import SourceError
-from tests.dagster_deltaweave.ticks import launched_tick as tick
-from tests.dagster_deltaweave.ticks import requested, run_keys
+from tests.support.sensor_ticks import launched_tick as tick
+from tests.support.sensor_ticks import requested, run_keys
 
 DYNAMIC = DynamicPartitionsDefinition(name="orders_partitions")
 
@@ -111,7 +111,7 @@ def test_a_delta_log_is_read_from_an_object_store_without_listing_it_again(
     assert store.listings == listings
 
 
-def test_pending_changes_are_told_by_logs_on_an_object_store(
+def test_pending_changes_are_read_from_logs_on_an_object_store(
     store: ObjectStore, tmp_path: Path
 ) -> None:
     def put(name: str, rows: pa.Table, applied: tuple[str, int]) -> None:
@@ -157,7 +157,7 @@ def test_single_files_land_on_an_object_store(
     [directory] = [e for e in list_deliveries(root, "_SUCCESS") or [] if e.partition == "5"]
     looked = [delivery(root, "2", None, ".csv"), delivery(root, "5", None)]
     # The digests for the tags of runs come from the tick's one listing.
-    monkeypatch.setattr("dagster_deltaweave.landing.listing._in_store", None)
+    monkeypatch.setattr("dagster_deltaweave.landing.listing.file_system", None)
     tags = [
         landing_tag(root, ".done", found["2"], ".csv"),
         landing_tag(root, "_SUCCESS", directory),
@@ -229,7 +229,7 @@ def test_a_partition_landed_again_on_an_object_store_is_requested_again(
     assert seen == [["2000-03"], [], ["2000-03"], ["2000-03"]]
 
 
-def test_what_a_store_says_is_told_without_its_secrets(
+def test_errors_of_a_store_are_reported_without_its_secrets(
     store: ObjectStore, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")

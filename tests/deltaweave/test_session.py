@@ -297,7 +297,7 @@ except deltaweave.errors.UnsupportedSessionError as error:
         ("extension", ["has Delta's jars, but was started without Delta's catalog."]),
     ],
 )
-def test_a_session_without_delta_is_told_which_settings_it_lacks(
+def test_the_error_of_a_session_without_delta_names_missing_settings(
     jars: str, said: list[str]
 ) -> None:
     command = [sys.executable, "-c", WITHOUT_DELTA, jars]
@@ -325,7 +325,7 @@ except deltaweave.errors.UnsupportedSessionError as error:
 @pytest.mark.parametrize(
     ("release", "found"), [(None, "found none"), ('openjdk version "11.0.2"', "found Java 11")]
 )
-def test_a_machine_without_the_right_java_is_told_which_one_is_needed(
+def test_without_the_right_java_an_error_names_the_one_that_is_needed(
     tmp_path: Path, release: str | None, found: str
 ) -> None:
     if release is not None:
@@ -427,7 +427,7 @@ def test_a_spark_on_this_machine_listens_on_loopback_and_asks_who_connects(tmp_p
     assert "properties" not in given
 
 
-def test_nobody_without_the_secret_speaks_to_a_driver(spark: SparkSession) -> None:
+def test_nobody_without_the_secret_connects_to_a_driver(spark: SparkSession) -> None:
     context: Any = spark.sparkContext
     classes = context._jvm.org.apache.spark
     conf = classes.SparkConf(False)

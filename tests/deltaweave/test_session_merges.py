@@ -30,10 +30,10 @@ from deltaweave.delta.jvm import IGNORING_FILES, Jvm
 from deltaweave.delta.statement import ParsedMerge
 from tests.builders import frame, write_table
 from tests.deltaweave.engine.test_options import REFUSED
-from tests.locks import held_by_another_process, lock_file
-from tests.oracles import error_classes, newest_version, rows_as_text
-from tests.settings import configured
-from tests.spark_jobs import jobs_of
+from tests.support.locks import held_by_another_process, lock_file
+from tests.support.oracles import error_classes, newest_version, rows_as_text
+from tests.support.settings import configured
+from tests.support.spark_jobs import jobs_of
 
 TARGET = [(1, "a"), (2, "b"), (3, "c")]
 SOURCE = [(2, "B"), (3, None), (4, "D")]
@@ -400,7 +400,7 @@ def test_the_counts_are_there_without_a_job(enabled: SparkSession, tmp_path: Pat
     ],
     ids=range(9),
 )
-def test_a_statement_is_told_by_its_first_word(text: str, may_be: bool) -> None:
+def test_a_statement_is_recognized_by_its_first_word(text: str, may_be: bool) -> None:
     assert session_merges.may_be_merge(text) == may_be
 
 

@@ -45,7 +45,7 @@ def test_a_table_that_another_process_creates_removes_and_replaces_is_seen(
     assert table.read(0).count() == 1
 
 
-def test_a_table_with_a_checkpoint_that_is_removed_is_gone(
+def test_a_table_with_a_checkpoint_that_is_removed_does_not_exist(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     path = tmp_path / "table"

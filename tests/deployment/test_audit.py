@@ -65,7 +65,9 @@ def test_a_vulnerability_with_a_fixed_release_fails_the_audit(tmp_path: Path) ->
         (package("pip", "26.0"), "pip 1.0: PYSEC-1, of the installer"),
     ],
 )
-def test_what_no_release_fixes_is_told_and_passes(tmp_path: Path, found: object, told: str) -> None:
+def test_what_no_release_fixes_is_reported_and_passes(
+    tmp_path: Path, found: object, told: str
+) -> None:
     ran = audited(tmp_path, KNOWN, found)
 
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave.errors import DeltaweaveError
-from tests.oracles import error_classes, rows_as_text
+from tests.support.oracles import error_classes, rows_as_text
 
 DOCS = Path(__file__).parents[2] / "docs"
 REPORTS = (DOCS / "explanation" / "delta-merge-defects.md").read_text()

@@ -99,9 +99,9 @@ def test_each_place_of_the_demo_is_chosen_by_one_variable() -> None:
         for place in ("local", "cluster", "object_store")
     }
 
-    assert "demo_places" not in commands["local"].stdout
+    assert "demo_environments" not in commands["local"].stdout
     for place in ("cluster", "object_store"):
-        assert f"assets.demo_places {place} " in commands[place].stdout
+        assert f"assets.demo_environments {place} " in commands[place].stdout
 
 
 def test_the_ui_starts_without_dagsters_advice_on_its_command() -> None:

@@ -64,7 +64,7 @@ def test_the_readme_is_read_in_one_go() -> None:
     assert len(README.splitlines()) <= 130
 
 
-def test_nothing_tells_to_install_deltaweave_by_its_name_alone() -> None:
+def test_no_text_says_to_install_deltaweave_by_its_name_alone() -> None:
     # The name is on no registry: whoever takes it there could run code on a reader's machine. What
     # follows an @ is an address, or a variable that holds one.
     texts = [*PAGES, *(ROOT / "platform").rglob("*.py"), *(ROOT / "platform").rglob("*.template")]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.turns import EVERY, Share, Turns
+from tests.support.turns import EVERY, Share, Turns
 
 ROOT = Path(__file__).parents[2]
 TAKING_TURNS = [(module, name) for module, names in EVERY.items() for name in names]

@@ -15,7 +15,7 @@ from dagster import AssetKey, DagsterInstance, Definitions, ExecuteInProcessResu
 from pyspark.sql import SparkSession
 
 from deltaweave import Table
-from tests.dagster_deltaweave.ticks import launch, requested, tick
+from tests.support.sensor_ticks import launch, requested, tick
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "examples" / "tutorial").glob("*.py"))

@@ -394,7 +394,7 @@ def alone() -> Iterator[tuple[Client, Path]]:
         client.kill()
 
 
-def test_a_driver_that_died_is_started_anew_and_ends_when_idle(
+def test_a_driver_that_died_is_started_again_and_ends_when_idle(
     alone: tuple[Client, Path], drivers: set[int]
 ) -> None:
     first, home = alone

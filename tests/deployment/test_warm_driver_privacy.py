@@ -105,7 +105,7 @@ def listening(home: Path) -> Iterator[tuple[Address, socket.socket]]:
         yield place, listener
 
 
-def test_a_process_tells_nothing_to_a_keeper_of_another_user(
+def test_a_process_sends_nothing_to_a_keeper_of_another_user(
     listening: tuple[Address, socket.socket], be_another_user: Callable[[], None]
 ) -> None:
     place, listener = listening

@@ -14,12 +14,12 @@ from pyspark.sql import SparkSession
 from rich.progress import track
 
 import deltaweave
-from tests import kept_tables
 from tests.conftest import TINY_DATA
 from tests.merge_cases import CASES, CASES_BY_NAME
 from tests.merge_cases.case import Layout, MergeCase
 from tests.merge_cases.recorded import LAYOUTS, record
-from tests.oracles import Outcome, Stage
+from tests.support import kept_tables
+from tests.support.oracles import Outcome, Stage
 
 
 def main(names: Sequence[str]) -> None:

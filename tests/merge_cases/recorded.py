@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.kept_tables import IS_ANOTHER_PAIR, IS_LIVE, RELEASES, digest_as_written
 from tests.merge_cases.case import COPY_ON_WRITE, VECTORS_AND_FEED, Layout, MergeCase
-from tests.oracles import Outcome
+from tests.support.kept_tables import IS_ANOTHER_PAIR, IS_LIVE, RELEASES, digest_as_written
+from tests.support.oracles import Outcome
 
 LAYOUTS = (COPY_ON_WRITE, VECTORS_AND_FEED)
 """The layouts that are recorded: those that `make test` runs."""

@@ -12,13 +12,19 @@ from pyspark.sql import SparkSession
 from deltaweave.engine import limits
 from deltaweave.engine.merge_run import ON_DRIVER as ON_DRIVER_SETTING
 from deltaweave.engine.merge_run import REWRITE_IN_PLACE
-from tests.big_source import collect_no_keys, keep_pairs_on_executors
 from tests.merge_cases import CASES, CASES_BY_NAME
 from tests.merge_cases.case import AMBIGUOUS, COPY_ON_WRITE, VECTORS_AND_FEED, Layout, MergeCase
 from tests.merge_cases.recorded import oracle
-from tests.on_driver import written_on_driver
-from tests.oracles import Outcome, Stage, assert_outcome, assert_same_files, assert_same_rows
-from tests.settings import configured
+from tests.support.big_source import collect_no_keys, keep_pairs_on_executors
+from tests.support.on_driver import written_on_driver
+from tests.support.oracles import (
+    Outcome,
+    Stage,
+    assert_outcome,
+    assert_same_files,
+    assert_same_rows,
+)
+from tests.support.settings import configured
 
 BY_BUILDER = [
     "update_from_both_sides_and_constants",
@@ -42,9 +48,9 @@ BY_BUILDER = [
 # What a statement is refused for does not depend on how its table is kept. Every other case meets
 # built-in MERGE once: by turns by copy on write and on a table with vectors and a feed, unless it
 # can be kept in one of these ways alone. Some cases do so in `make test`, the others in
-# `make test-slow` (`tests/turns.py`). There, some rewrite files in place, and some of the others
-# have their pairs on executors. `make test-all` runs each case in each of these ways, and in the
-# matrix below.
+# `make test-slow` (`tests/support/turns.py`). There, some rewrite files in place, and some of the
+# others have their pairs on executors. `make test-all` runs each case in each of these ways, and in
+# the matrix below.
 REFUSED = [case for case in CASES if case.error not in (None, AMBIGUOUS)]
 WITH_AN_OUTCOME = [case for case in CASES if case.error in (None, AMBIGUOUS)]
 IN_PLACE = WITH_AN_OUTCOME[16::64]

@@ -22,8 +22,8 @@ from deltaweave.clauses import Clause, Kind
 from deltaweave.delta.jvm import is_on
 from deltaweave.identifiers import quoted
 from tests.merge_cases.case import AMBIGUOUS, MergeCase
-from tests.oracles import CHANGED_ROWS, Outcome, error_classes, rows_as_text
-from tests.settings import configured
+from tests.support.oracles import CHANGED_ROWS, Outcome, error_classes, rows_as_text
+from tests.support.settings import configured
 
 OF_A_VALUE = ("ARITHMETIC_OVERFLOW", "CAST_INVALID_INPUT", "CAST_OVERFLOW", "NUMERIC_VALUE_OUT_OF")
 AUTO_MERGE = "spark.databricks.delta.schema.autoMerge.enabled"

@@ -25,14 +25,14 @@ from deltaweave.delta.statement import builtin_defects, parse_statement
 from deltaweave.engine.merge_run import ON_DRIVER, REWRITE_IN_PLACE
 from deltaweave.errors import DeltaweaveError
 from deltaweave.identifiers import quoted
-from tests.big_source import collect_no_keys, keep_pairs_on_executors
 from tests.merge_cases.case import AMBIGUOUS, MergeCase
-from tests.on_driver import written_on_driver
-from tests.oracles import Outcome, Stage, assert_same_metrics, collected, rows_as_text
 from tests.properties.draws import FEED, VECTORS, merges, merges_of_exact_keys
 from tests.properties.evaluation import OF_A_VALUE, Truth, evaluate
-from tests.readers import assert_reads_alike_through_filters, drawn_filters
-from tests.settings import configured
+from tests.support.big_source import collect_no_keys, keep_pairs_on_executors
+from tests.support.on_driver import written_on_driver
+from tests.support.oracles import Outcome, Stage, assert_same_metrics, collected, rows_as_text
+from tests.support.readers import assert_reads_alike_through_filters, drawn_filters
+from tests.support.settings import configured
 
 pytestmark = pytest.mark.minutes
 

@@ -30,10 +30,10 @@ from deltaweave import MergeResult, Table
 from deltaweave.engine.merge_run import ON_DRIVER, REWRITE_IN_PLACE
 from deltaweave.errors import CommitConflictError, DeltaweaveError
 from tests.builders import Rows, frame, write_table
-from tests.oracles import change_feed, newest_version, rows_as_text
 from tests.properties.test_merge_equals_built_in import EXAMPLES, SEEDS, in_this_number
-from tests.rivals import overtake
-from tests.settings import configured
+from tests.support.oracles import change_feed, newest_version, rows_as_text
+from tests.support.rivals import overtake
+from tests.support.settings import configured
 
 pytestmark = pytest.mark.minutes
 

@@ -24,10 +24,10 @@ import deltaweave
 from deltaweave import MergeOnReadTable, Table, apply_changes
 from deltaweave.engine.merge_run import ON_DRIVER, REWRITE_IN_PLACE
 from deltaweave.maintenance import UpkeepPolicy, optimize, purge, statistics, vacuum
-from tests.big_source import keep_pairs_on_executors
 from tests.builders import frame, write_table
 from tests.conftest import TINY_DATA
-from tests.settings import configured
+from tests.support.big_source import keep_pairs_on_executors
+from tests.support.settings import configured
 from tests.torture.killed_model import (
     COUNT_SCHEMA,
     COUNTED,

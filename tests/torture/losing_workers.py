@@ -28,10 +28,10 @@ import deltaweave
 from assets.standalone_cluster import StandaloneCluster, standalone_cluster
 from deltaweave import MergeBuilder, Table
 from deltaweave.engine.phases import Phases
-from tests.big_source import keep_pairs_on_executors
 from tests.builders import frame, write_table
 from tests.conftest import TINY_DATA
 from tests.end_to_end.failing_merges import FAST_FAILURES
+from tests.support.big_source import keep_pairs_on_executors
 
 SCHEMA = "k INT, v INT"
 TARGET = [(k, k) for k in range(4_000)]

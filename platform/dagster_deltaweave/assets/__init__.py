@@ -12,11 +12,11 @@ from __future__ import annotations
 from dagster_deltaweave.assets.cdc import cdc_asset
 from dagster_deltaweave.assets.merge import merge_asset
 from dagster_deltaweave.assets.merge_on_read import build_stream_job, merge_on_read_asset
-from dagster_deltaweave.assets.table_asset import KINDS, DagsterArguments
+from dagster_deltaweave.assets.table_asset import ASSET_KINDS, DagsterArguments
 from dagster_deltaweave.tables import MergeOnReadAssets
 
 __all__ = [
-    "KINDS",
+    "ASSET_KINDS",
     "DagsterArguments",
     "MergeOnReadAssets",
     "build_stream_job",

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dagster import AssetsDefinition, DagsterInvalidDefinitionError
 
-from dagster_deltaweave.assets.table_asset import KINDS, DagsterArguments, asset_key, table_asset
+from dagster_deltaweave.assets.table_asset import (
+    ASSET_KINDS,
+    DagsterArguments,
+    asset_key,
+    table_asset,
+)
 from dagster_deltaweave.tables import ChangesDeclaration, CurrentTableOptions, problem_of_table_key
 from deltaweave._validation import choice_problem
 
@@ -37,7 +42,7 @@ def cdc_asset(
     name: str | None = None,
     key_prefix: str | Sequence[str] | None = None,
     metadata: Mapping[str, Any] | None = None,
-    kinds: Set[str] = KINDS,
+    kinds: Set[str] = ASSET_KINDS,
     pool: str | None = None,
     **arguments: Unpack[DagsterArguments],
 ) -> Callable[[Callable[..., Any]], AssetsDefinition]:
@@ -110,12 +115,14 @@ def cdc_asset(
         return table_asset(
             function,
             declaration,
-            arguments,
-            name=asset_name,
-            key_prefix=key_prefix,
-            metadata=metadata,
-            kinds=kinds,
-            pool=pool,
+            {
+                **arguments,
+                "name": asset_name,
+                "key_prefix": key_prefix,
+                "metadata": metadata,
+                "kinds": kinds,
+                "pool": pool,
+            },
         )
 
     return decorate

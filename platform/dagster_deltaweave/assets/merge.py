@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from dagster import AssetsDefinition, DagsterInvalidDefinitionError
 
-from dagster_deltaweave.assets.table_asset import KINDS, DagsterArguments, asset_key, table_asset
+from dagster_deltaweave.assets.table_asset import (
+    ASSET_KINDS,
+    AssetArguments,
+    DagsterArguments,
+    asset_key,
+    table_asset,
+)
 from dagster_deltaweave.tables import (
     PARTITION_EXPR,
     UPSERT_CLAUSES,
@@ -51,7 +57,7 @@ def merge_asset(
     name: str | None = None,
     key_prefix: str | Sequence[str] | None = None,
     metadata: Mapping[str, Any] | None = None,
-    kinds: Set[str] = KINDS,
+    kinds: Set[str] = ASSET_KINDS,
     pool: str | None = None,
     **arguments: Unpack[DagsterArguments],
 ) -> Callable[[Callable[..., Any]], AssetsDefinition]:
@@ -108,7 +114,7 @@ def merge_asset(
             name.
         idempotent_by: What a re-run must not apply again, if the clauses would count it twice: each
             `partition`, or each `delivery` of a partition (the run's tag `deltaweave/delivery`).
-            The merge's own commit holds the mark of what was applied, so it holds for killed and
+            The merge's own commit records what was applied, so it holds for killed and
             concurrent runs too. Such runs merge one partition at a time.
         sequence_by: Column of the changes and of the table that says which of two rows is newer, a
             number or a time, of the same type in both. A row is updated or deleted only by changes
@@ -139,7 +145,7 @@ def merge_asset(
     def decorate(function: Callable[..., Any]) -> AssetsDefinition:
         asset_name = name or function.__name__
         problem = (
-            _argument_problem(keys, on, clauses, merge_text, schema_policy)
+            _problem_of_merge(keys, on, clauses, merge_text, schema_policy)
             or _order_problem(order, sequence_by, clauses, merge_text, except_column_list)
             or _column_problem(
                 keys, sequence_by, partition_by, cluster_by, except_column_list, schema
@@ -170,16 +176,15 @@ def merge_asset(
             retries=retries,
         )
         shown = {} if partition_expr is None else {PARTITION_EXPR: partition_expr}
-        definition = table_asset(
-            function,
-            declaration,
-            arguments,
-            name=asset_name,
-            key_prefix=key_prefix,
-            metadata={**(metadata or {}), **shown},
-            kinds=kinds,
-            pool=pool,
-        )
+        given: AssetArguments = {
+            **arguments,
+            "name": asset_name,
+            "key_prefix": key_prefix,
+            "metadata": {**(metadata or {}), **shown},
+            "kinds": kinds,
+            "pool": pool,
+        }
+        definition = table_asset(function, declaration, given)
         if len(touched_upstreams(definition)) > 1:
             raise DagsterInvalidDefinitionError(
                 f"merge asset {asset_name}: only one input may read touched or changed rows: "
@@ -190,7 +195,7 @@ def merge_asset(
     return decorate
 
 
-def _argument_problem(
+def _problem_of_merge(
     keys: Sequence[str],
     on: str | None,
     clauses: Sequence[Clause],
@@ -243,7 +248,7 @@ def _column_problem(
     except_column_list: Sequence[str],
     schema: StructType | str | None,
 ) -> str | None:
-    """Return what is wrong with the columns that arguments name; None if nothing is known to be.
+    """Return why the columns that arguments name are invalid; None if no problem is known.
 
     DDL is parsed where Spark runs, and a run then checks it.
     """

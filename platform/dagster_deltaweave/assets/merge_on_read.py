@@ -26,7 +26,12 @@ from dagster import (
     in_process_executor,
 )
 
-from dagster_deltaweave.assets.table_asset import KINDS, DagsterArguments, asset_key, table_asset
+from dagster_deltaweave.assets.table_asset import (
+    ASSET_KINDS,
+    DagsterArguments,
+    asset_key,
+    table_asset,
+)
 from dagster_deltaweave.io_manager import (
     STREAM_TAG,
     StreamRun,
@@ -84,12 +89,12 @@ def base_asset(
             **arguments,
             "description": f"{view_name} as it was when its changes were last merged.",
             "required_resource_keys": {io_manager_key},
+            "name": declaration.base.path[-1],
+            "key_prefix": list(declaration.view.path[:-1]) or None,
+            "metadata": metadata,
+            "kinds": kinds,
+            "pool": None,
         },
-        name=declaration.base.path[-1],
-        key_prefix=list(declaration.view.path[:-1]) or None,
-        metadata=metadata,
-        kinds=kinds,
-        pool=None,
     )
 
 
@@ -183,7 +188,7 @@ def merge_on_read_asset(
     name: str | None = None,
     key_prefix: str | Sequence[str] | None = None,
     metadata: Mapping[str, Any] | None = None,
-    kinds: Set[str] = KINDS,
+    kinds: Set[str] = ASSET_KINDS,
     pool: str | None = None,
     base_automation_condition: AutomationCondition[AssetKey] | None = None,
     view_automation_condition: AutomationCondition[AssetKey] | None = None,
@@ -255,7 +260,7 @@ def merge_on_read_asset(
     def decorate(function: Callable[..., Any]) -> MergeOnReadAssets:
         view_name = name or function.__name__
         view_key = asset_key(key_prefix, view_name)
-        problem = _argument_problem(keys, strategy, idempotent_by, table, changes_table)
+        problem = _problem_of_merge_on_read(keys, strategy, idempotent_by, table, changes_table)
         problem = problem or problem_of_table_key(view_key)
         if problem is not None:
             raise DagsterInvalidDefinitionError(f"merge-on-read asset {view_name}: {problem}")
@@ -295,12 +300,16 @@ def merge_on_read_asset(
         changes = table_asset(
             function,
             MergeOnReadDeclaration(part="changes", table=changes_path, **declared),
-            {**arguments, **of_all, "description": description},
-            name=f"{view_name}_changes",
-            key_prefix=key_prefix,
-            metadata=metadata,
-            kinds=kinds,
-            pool=pool,
+            {
+                **arguments,
+                **of_all,
+                "description": description,
+                "name": f"{view_name}_changes",
+                "key_prefix": key_prefix,
+                "metadata": metadata,
+                "kinds": kinds,
+                "pool": pool,
+            },
         )
         base = base_asset(
             MergeOnReadDeclaration(part="base", table=table, **declared),
@@ -324,7 +333,7 @@ def merge_on_read_asset(
     return decorate
 
 
-def _argument_problem(
+def _problem_of_merge_on_read(
     keys: Sequence[str],
     strategy: str,
     idempotent_by: str | None,

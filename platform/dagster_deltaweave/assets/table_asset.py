@@ -35,7 +35,7 @@ from dagster_deltaweave.tables import (
 )
 from deltaweave.identifiers import table_name
 
-KINDS: Set[str] = frozenset({"spark", "deltalake", "python"})
+ASSET_KINDS: Set[str] = frozenset({"spark", "deltalake", "python"})
 
 
 class DagsterArguments(TypedDict, total=False):
@@ -63,6 +63,16 @@ class DagsterArguments(TypedDict, total=False):
     tags: Mapping[str, str] | None
 
 
+class AssetArguments(DagsterArguments):
+    """All arguments of `dagster.asset` for the asset of a table."""
+
+    name: str
+    key_prefix: str | Sequence[str] | None
+    metadata: Mapping[str, Any] | None
+    kinds: Set[str]
+    pool: str | None
+
+
 def asset_key(key_prefix: str | Sequence[str] | None, name: str) -> AssetKey:
     """Return the key that Dagster gives an asset with this prefix and name."""
     prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or ())
@@ -72,27 +82,23 @@ def asset_key(key_prefix: str | Sequence[str] | None, name: str) -> AssetKey:
 def table_asset(
     function: Callable[..., Any],
     declaration: TableDeclaration,
-    arguments: DagsterArguments,
-    *,
-    name: str,
-    key_prefix: str | Sequence[str] | None,
-    metadata: Mapping[str, Any] | None,
-    kinds: Set[str],
-    pool: str | None,
+    arguments: AssetArguments,
 ) -> AssetsDefinition:
     """Build the asset of a function, with its table's declaration in the definition's metadata."""
-    key = asset_key(key_prefix, name)
+    key = asset_key(arguments["key_prefix"], arguments["name"])
     shown = _shown_before_a_run(declaration, key)
-    metadata = {**shown, **(metadata or {}), **declaration_metadata(declaration)}
+    of_author = arguments["metadata"] or {}
+    metadata = {**shown, **of_author, **declaration_metadata(declaration)}
     table_declaration(metadata, asset=key.to_user_string())  # refuses what makes no sense
-    definition: AssetsDefinition = asset(
-        name=name,
-        key_prefix=key_prefix,
-        metadata=metadata,
-        kinds=set(kinds),
-        pool=pool or "/".join(["merge", *key.path]),
+    given: AssetArguments = {
         **arguments,
-    )(_in_order(function) if _needs_order(declaration, arguments) else function)
+        "metadata": metadata,
+        "kinds": set(arguments["kinds"]),
+        "pool": arguments["pool"] or "/".join(["merge", *key.path]),
+    }
+    definition: AssetsDefinition = asset(**given)(
+        _in_order(function) if _needs_order(declaration, arguments) else function
+    )
     return definition
 
 

@@ -54,13 +54,7 @@ if TYPE_CHECKING:
 
 
 class CheckFinding(NamedTuple):
-    """What a check found.
-
-    Attributes:
-        passed: Whether the check passed.
-        description: The findings, for people.
-        metadata: Their metadata.
-    """
+    """The finding of one check, with a description for people."""
 
     passed: bool
     description: str
@@ -198,7 +192,7 @@ def check_op_name(specs: Sequence[AssetCheckSpec]) -> str:
 
 
 def checked_asset(context: AssetCheckExecutionContext) -> AssetKey:
-    """Return the key of the checked asset, which may have gained a prefix since its declaration."""
+    """Return the key of the checked asset, which may have gained a prefix since it was declared."""
     return next(iter(context.check_specs)).asset_key
 
 
@@ -214,7 +208,7 @@ def invalid_checks(key: AssetKey, problem: str) -> DagsterInvalidDefinitionError
     return DagsterInvalidDefinitionError(f"checks of {key.to_user_string()}: {problem}")
 
 
-_PAGE = 200
+_MATERIALIZATIONS_OF_PAGE = 200
 
 
 @dataclass(frozen=True)
@@ -222,7 +216,6 @@ class JudgedRun:
     """What one run materialized of an asset, and whether it is the check's own run.
 
     Attributes:
-        run_id: The run.
         is_own: Whether the check is a step of this run.
         at: When the newest of the materializations was recorded, with its time zone.
         storage_id: Dagster's number of that record; a later record has a higher number.
@@ -256,7 +249,7 @@ class JudgedRun:
 
     @property
     def note(self) -> str:
-        """A sentence that names the judged run, or nothing if it is the check's own."""
+        """A sentence that names the judged run; empty for the check's own run."""
         if self.is_own:
             return ""
         return f" The check judges run {self.run_id[:8]} of {self.at:%Y-%m-%d %H:%M:%S %Z}."
@@ -268,7 +261,7 @@ class JudgedRun:
 
 
 def judged_run(instance: DagsterInstance, run: DagsterRun, key: AssetKey) -> JudgedRun | None:
-    """Return the materializations that a check of this run judges; None if no run made any."""
+    """Return the materializations that a check of a run judges; None without any."""
     own = materializations_of_run(instance, run.run_id, key)
     if own is not None:
         return JudgedRun(run.run_id, True, *own)
@@ -294,7 +287,7 @@ def newest_runs(instance: DagsterInstance, key: AssetKey) -> Iterator[JudgedRun]
     seen: set[str] = set()
     cursor = None
     while True:
-        page = instance.fetch_materializations(key, limit=_PAGE, cursor=cursor)
+        page = instance.fetch_materializations(key, limit=_MATERIALIZATIONS_OF_PAGE, cursor=cursor)
         for run_id in [each.run_id for each in page.records if each.run_id]:
             if run_id not in seen:
                 seen.add(run_id)
@@ -306,10 +299,18 @@ def newest_runs(instance: DagsterInstance, key: AssetKey) -> Iterator[JudgedRun]
         cursor = page.cursor
 
 
+class RunMaterializations(NamedTuple):
+    """What a run materialized of an asset, the newest first; time and number are of the newest."""
+
+    at: datetime
+    storage_id: int
+    materializations: Sequence[AssetMaterialization]
+
+
 def materializations_of_run(
     instance: DagsterInstance, run_id: str, key: AssetKey
-) -> tuple[datetime, int, Sequence[AssetMaterialization]] | None:
-    """Time and number of a run's last materialization of the asset, and all of them; or None."""
+) -> RunMaterializations | None:
+    """Return what a run materialized of the asset; None if it materialized nothing of it."""
     records = instance.get_records_for_run(
         run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION, ascending=False
     ).records
@@ -319,4 +320,4 @@ def materializations_of_run(
         return None
     newest, _ = of_asset[0]
     at = datetime.fromtimestamp(newest.event_log_entry.timestamp, timezone.utc)
-    return at, newest.storage_id, [each for _, each in of_asset]
+    return RunMaterializations(at, newest.storage_id, [each for _, each in of_asset])

@@ -46,10 +46,10 @@ CHECKS_OF_MERGES = (SOURCE_ROWS, ROW_COUNT)
 
 ROW_COUNT_KEY = "dagster/row_count"
 
-_RUNS = 100
+_RUNS_LOOKED_AT = 100
 """How many earlier runs are searched for the previous one."""
 
-_AT_ONCE = 5
+_MATERIALIZATIONS_COMPARED = 5
 """How many runs may record their results in another order than they commit."""
 
 
@@ -203,12 +203,12 @@ def _run_before(instance: DagsterInstance, key: AssetKey, judged: JudgedRun) -> 
     table = judged.values.get(TABLE_ID)
     earlier = (
         run
-        for run in islice(newest_runs(instance, key), _RUNS)
+        for run in islice(newest_runs(instance, key), _RUNS_LOOKED_AT)
         if ROW_COUNT_KEY in run.values
         and run.values.get(TABLE_ID) == table
         and _order(run) < _order(judged)
     )
-    return max(islice(earlier, _AT_ONCE), key=_order, default=None)
+    return max(islice(earlier, _MATERIALIZATIONS_COMPARED), key=_order, default=None)
 
 
 def _order(run: JudgedRun) -> tuple[int, int]:

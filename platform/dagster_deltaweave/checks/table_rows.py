@@ -10,7 +10,7 @@ Dagster's own `build_column_schema_change_checks`, `build_metadata_bounds_checks
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dagster import (
     AssetCheckExecutionContext,
@@ -57,7 +57,7 @@ NO_NULLS = "no_nulls"
 CHECKED_COLUMNS = "check/columns"
 CHECKED_TABLE_ID = "check/table_id"
 CHECKED_VERSION = "check/version"
-_SAMPLE = 10
+_ROWS_SHOWN_OF_CHECK = 10
 _ROWS = f"{RESERVED_PREFIX}rows"
 # A core reads so many bytes of Parquet in about a second, in which Spark would plan a shuffle and
 # start its jobs.
@@ -142,18 +142,23 @@ def nulls_in_columns(
     return _null_finding(counts, columns, where)
 
 
-def _files_to_look_at(
-    table: "Table", snapshot: "TableSnapshot", since: int | None
-) -> "tuple[FileList | None, str]":
-    """Return the files to look at, and which they are in words: all, or those since a version."""
+class _LookedAt(NamedTuple):
+    """The files that a check looks at, None if it reads all rows, and which they are in words."""
+
+    files: "FileList | None"
+    where: str
+
+
+def _files_to_look_at(table: "Table", snapshot: "TableSnapshot", since: int | None) -> _LookedAt:
+    """Return the files to look at: all, or those added since a version."""
     if since is not None:
         try:
             added = snapshot.files_not_in(table.snapshot(since))
         except TableNotFoundError:
             pass  # the log no longer holds that version
         else:
-            return added, f"{counted(len(added), 'file')} added since {since}"
-    return snapshot.listed_files(), "the table"
+            return _LookedAt(added, f"{counted(len(added), 'file')} added since {since}")
+    return _LookedAt(snapshot.listed_files(), "the table")
 
 
 def _rows_of(snapshot: "TableSnapshot", files: "FileList | None") -> "DataFrame":
@@ -244,7 +249,7 @@ def age_finding(table: "Table", within: timedelta) -> CheckFinding:
 def sample_table(rows: "DataFrame", columns: Sequence[str]) -> MetadataValue:
     """Lay out at most 10 rows as a table for the UI, with values as Spark shows them."""
     shown = rows.select(*(column(name).cast("string").alias(name) for name in columns))
-    found = shown.limit(_SAMPLE).collect()
+    found = shown.limit(_ROWS_SHOWN_OF_CHECK).collect()
     header = "| " + " | ".join(columns) + " |"
     rule = "| " + " | ".join("---" for _ in columns) + " |"
     lines = ["| " + " | ".join(map(_cell, row)) + " |" for row in found]

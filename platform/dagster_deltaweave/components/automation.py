@@ -31,17 +31,17 @@ from dagster_deltaweave.maintenance import OPERATIONS, UpkeepPolicy, build_upkee
 from dagster_deltaweave.sensors import build_partition_sensor
 from dagster_deltaweave.tables import Duration
 
-_POLICY = UpkeepPolicy()
+_UPKEEP = UpkeepPolicy()
 
 
 class Policy(Model, Resolvable):
     """When a table needs maintenance: the limits of `UpkeepPolicy`."""
 
-    small_file_bytes: int = _POLICY.small_file_bytes
-    small_files: int = _POLICY.small_files
-    small_file_fraction: float = _POLICY.small_file_fraction
-    unclustered_file_fraction: float = _POLICY.unclustered_file_fraction
-    deleted_row_fraction: float = _POLICY.deleted_row_fraction
+    small_file_bytes: int = _UPKEEP.small_file_bytes
+    small_files: int = _UPKEEP.small_files
+    small_file_fraction: float = _UPKEEP.small_file_fraction
+    unclustered_file_fraction: float = _UPKEEP.unclustered_file_fraction
+    deleted_row_fraction: float = _UPKEEP.deleted_row_fraction
     time_between_vacuums: Duration | None = None
     least_retention: Duration | None = None
 

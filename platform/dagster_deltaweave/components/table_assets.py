@@ -181,23 +181,25 @@ class CdcAssetComponent(with_options(EventTableComponent, CurrentTableOptions)):
         return [decorate(function_of_source(self.source))]
 
 
-_POLICY = RematerializationPolicy()
+_REMATERIALIZATION = RematerializationPolicy()
 
 
 class Rematerialization(Model, Resolvable):
     """When a sensor merges the pending changes into the base: any limit that is reached."""
 
-    rows: Annotated[int | None, Field(description="Pending events.")] = _POLICY.rows
+    rows: Annotated[int | None, Field(description="Pending events.")] = _REMATERIALIZATION.rows
     size_in_bytes: Annotated[int | None, Field(description="Size of their files.")] = (
-        _POLICY.size_in_bytes
+        _REMATERIALIZATION.size_in_bytes
     )
-    batches: Annotated[int | None, Field(description="Pending batches.")] = _POLICY.batches
+    batches: Annotated[int | None, Field(description="Pending batches.")] = (
+        _REMATERIALIZATION.batches
+    )
     age: Annotated[
         Duration | None, Field(description="Since the oldest batch; by default a day.")
     ] = None
     fraction_of_base: Annotated[
         float | None, Field(description="Size of the changes as a fraction of the base's.")
-    ] = _POLICY.fraction_of_base
+    ] = _REMATERIALIZATION.fraction_of_base
     running: Annotated[bool, Field(description="Whether the sensor starts by itself.")] = False
 
     def sensor(self, table: MergeOnReadAssets, io_manager_key: str) -> SensorDefinition:

@@ -3,7 +3,7 @@
 # No `from __future__ import annotations`: Dagster resolves the fields by their annotations.
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from dagster import (
     AssetChecksDefinition,
@@ -39,6 +39,13 @@ class TableChecksScaffolder(AttributesScaffolder):
         "source_rows": True,
         "blocking": True,
     }
+
+
+class _Blocking(NamedTuple):
+    """Which checks of merges block, and which checks of rows: all, none, or those named."""
+
+    of_merges: bool | list[str]
+    of_rows: bool | list[str]
 
 
 @scaffold_with(TableChecksScaffolder)
@@ -144,11 +151,7 @@ class TableChecksComponent(Component, Resolvable, Model):
         return Definitions(asset_checks=[each for checks in of_each for each in checks])
 
     def check_definitions(self, asset: AssetsDefinition) -> list[AssetChecksDefinition]:
-        """Build the checks that the attributes declare.
-
-        Args:
-            asset: The asset of the table.
-        """
+        """Build the checks that the attributes declare for an asset."""
         severity = AssetCheckSeverity[self.severity.upper()]
         of_merges, of_rows = self._blocking()
         within, retry = self.changed_within, self.retry_policy
@@ -197,14 +200,15 @@ class TableChecksComponent(Component, Resolvable, Model):
     def _checks_merges(self) -> bool:
         return self.source_rows or self.row_count_change is not None
 
-    def _blocking(self) -> tuple[bool | list[str], bool | list[str]]:
-        """Return which checks of merges block, and which checks of rows."""
+    def _blocking(self) -> _Blocking:
+        """Return which checks block."""
         if isinstance(self.blocking, bool):
-            return self.blocking, self.blocking
+            return _Blocking(self.blocking, self.blocking)
         # A name of a check that is not asked for is left to those that are, which refuse it.
         of_merges = [
             name
             for name in self.blocking
             if not self._checks_rows() or (name in CHECKS_OF_MERGES and self._checks_merges())
         ]
-        return of_merges, [name for name in self.blocking if name not in of_merges]
+        of_rows = [name for name in self.blocking if name not in of_merges]
+        return _Blocking(of_merges, of_rows)

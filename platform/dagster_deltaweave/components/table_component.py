@@ -32,7 +32,7 @@ from dagster.components.lib.executable_component.function_component import Resol
 from dagster.components.resolved.core_models import OpSpec
 from pydantic import Field, InstanceOf, create_model, field_validator
 
-from dagster_deltaweave.assets import KINDS, DagsterArguments
+from dagster_deltaweave.assets import ASSET_KINDS, DagsterArguments
 from dagster_deltaweave.landing import literal_path
 from dagster_deltaweave.partitions import partition_keys
 from dagster_deltaweave.tables import Duration
@@ -41,7 +41,7 @@ from deltaweave.errors import SourceError
 
 _SPARK = "spark"
 
-T = TypeVar("T")
+AnyPolicy = TypeVar("AnyPolicy")
 
 
 class PathSource(Model, Resolvable):
@@ -221,7 +221,7 @@ class TableComponent(Component, Resolvable, Model):
             "name": spec.key.path[-1],
             "key_prefix": list(spec.key.path[:-1]) or None,
             "metadata": spec.metadata,
-            "kinds": spec.kinds or KINDS,
+            "kinds": spec.kinds or ASSET_KINDS,
             "pool": op.pool,
             **passed_on,
         }
@@ -245,7 +245,7 @@ def with_options(component: type[TableComponent], *options: type[Any]) -> Any:
     return create_model(name, __base__=component, __module__=component.__module__, **attributes)
 
 
-def policy_in(kind: type[T], attributes: Model) -> T:
+def policy_in(kind: type[AnyPolicy], attributes: Model) -> AnyPolicy:
     """Build a policy of its fields that YAML has; of a time span that is left out, the default."""
     given = {
         each.name: (getattr(attributes, each.name), each.default)
@@ -284,7 +284,7 @@ class AttributesScaffolder(Scaffolder):
     attributes: ClassVar[dict[str, Any]]
 
     def scaffold(self, request: ScaffoldRequest[Any]) -> None:
-        """Write it; `NAME` in the attributes becomes the name of the folder."""
+        """Write the `defs.yaml`; `NAME` in the attributes becomes the name of the folder."""
         scaffold_component(request, _with_name(self.attributes, Path(request.target_path).stem))
 
 

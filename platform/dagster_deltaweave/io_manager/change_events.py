@@ -80,7 +80,7 @@ def run_stream(
     *,
     table: str,
 ) -> None:
-    """Wait until the stream ends or its time is over, then stop it."""
+    """Wait until the stream or its run ends, then stop the stream."""
     began = time.monotonic()
     progress = _Progress(query, observe)
     try:
@@ -116,10 +116,9 @@ class _Progress:
     """The progress of a stream, observed at intervals.
 
     Attributes:
-        query: The stream.
-        observe: Receives the numbers.
+        observe: Receives the numbers of the new batches.
         observed: The newest micro-batch that was observed; -1 for none.
-        observed_at: When it was observed, by the monotonic clock.
+        observed_at: The time of the last observation, by the monotonic clock.
     """
 
     query: StreamingQuery
@@ -128,7 +127,7 @@ class _Progress:
     observed_at: float = field(default_factory=time.monotonic)
 
     def notify(self, *, is_last: bool = False) -> None:
-        """Observe what the stream did since the last time."""
+        """Observe the batches of the stream since the last observation."""
         progress: list[Any] = list(self.query.recentProgress)
         now, before = time.monotonic(), self.observed_at
         self.observed_at = now

@@ -38,6 +38,7 @@ from dagster_deltaweave.io_manager.run_options import (
     with_tags,
 )
 from dagster_deltaweave.io_manager.step_attempts import (
+    StepAttempt,
     attempt_of_step,
     retry_run_if_transient,
     wait_before_inputs,
@@ -80,7 +81,7 @@ class OpOutputs:
             self._file_io_manager(context).handle_output(context, value)
 
     def keep_in_graph(self, context: OutputContext, value: object) -> None:
-        """Keep what an op of a graph asset gives and is stored, for the other ops of the graph."""
+        """Keep the stored output of an op of a graph asset, for the other ops of the graph."""
         if len(context.step_context.node_handle.path) > 1:
             self._of_graphs[_output_key(context)] = value
 
@@ -250,7 +251,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         return ()
 
     _of_ops: OpOutputs = PrivateAttr(default_factory=OpOutputs)
-    _have_waited: set[tuple[str, str, int, str]] = PrivateAttr(default_factory=set)
+    _have_waited: set[StepAttempt] = PrivateAttr(default_factory=set)
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
         """Release the outputs of the run's ops."""
@@ -261,11 +262,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         """Wait for the runs of older partitions, before the asset's function runs.
 
         An attempt of a step looks for them once: before it loads its first input from a table, or
-        before the function.
-
-        Args:
-            context: The context of the asset's output.
-            has_inputs: Whether the step has loaded its inputs.
+        before the function. `has_inputs`: whether the step has loaded its inputs.
         """
         attempt = attempt_of_step(context)
         is_merged = isinstance(declaration_of(context), MergeDeclaration)

@@ -60,9 +60,9 @@ class InputOptions:
 
     Attributes:
         name: The input's name, for error messages.
-        table: The table, for error messages.
-        columns: The columns that it has, in this order; None for all.
-        version: The version that it reads; None for the newest.
+        table: The table's name, for error messages.
+        columns: The columns that the input has, in this order; None for all.
+        version: The table version to read; None for the newest.
     """
 
     name: str
@@ -134,7 +134,7 @@ def _plain_option(value: Any) -> Any:
 
 
 def load_input(context: InputContext, tables: TableLocator, handlers: Sequence[TypeHandler]) -> Any:
-    """Load the upstream asset's table, its partitions, or what changed, as the input asks."""
+    """Load the rows that an input asks for: a table, partitions of it, or its changes."""
     upstream = context.upstream_output
     metadata = (upstream.definition_metadata if upstream else None) or {}
     location = table_location(metadata, asset=context.asset_key.to_user_string())
@@ -171,7 +171,7 @@ def _input_rows(
     table: Table,
     asked: InputOptions,
 ) -> DataFrame | None:
-    """Return the rows of a table that an input asks for; None if it asks for what changed."""
+    """Return the rows of a table that an input asks for; None for an input of changes."""
     if (context.definition_metadata or {}).get(READ_METADATA_KEY) is not None:
         return None
     rows = _missing_table(context, table, location, asked.version)
@@ -221,7 +221,7 @@ def _unapplied(
 
 
 def _why_not_unapplied(definition: AssetsDefinition | None, read: str) -> str | None:
-    """Return why what loads cannot read the rows that its own table lacks; None if it can."""
+    """Return why an input cannot have just the rows that its asset's table lacks, or None."""
     if definition is None:
         return f"only an asset can read {read} rows: they are those its own table lacks"
     if not isinstance(definition.node_def, OpDefinition):
@@ -258,7 +258,7 @@ def _downstream(context: InputContext) -> AssetsDefinition | None:
 def _missing_table(
     context: InputContext, table: Table, location: TableLocation, version: int | None
 ) -> DataFrame | None:
-    """Return no rows for a table that is still to be made; None if it exists, or should.
+    """Return no rows for a table that need not exist yet; None for any other table.
 
     An asset that reads its own earlier partitions finds none before its first run, and an asset
     that declares its columns need not have run. A table that a run recorded is one that was lost.

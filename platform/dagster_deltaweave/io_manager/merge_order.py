@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 
 _QUEUED = (DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED)
-_FAILED = (DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
+_FAILED_STATUSES = (DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
 _QUEUED_SECONDS = 60
 _MOST_RELEASED = 20
 # The daemon writes after each 25 runs for which partitions it has made some.
@@ -76,10 +76,9 @@ class _Attempt:
     """The run that was last created for a partition and has not materialized it.
 
     Attributes:
-        partition: The partition.
-        run: The run; None if a backfill has still to make it.
-        is_under_way: Whether it is queued or runs, or Dagster will make it or try it again.
-        backfill: The backfill that has still to make it, or has just made it.
+        run: The run; None if a backfill has still to create one.
+        is_under_way: Whether the run is queued or runs, or Dagster will create it or retry it.
+        backfill: The backfill that has still to create the run, or has just created it.
     """
 
     partition: str
@@ -94,7 +93,7 @@ class _Attempt:
 
     @property
     def name(self) -> str:
-        """What is awaited, in a text."""
+        """The awaited run in words."""
         if self.run is None:
             return f"backfill {self.backfill} to make a run of the older partition {self.partition}"
         return f"run {self.run.run_id} of an older partition"
@@ -105,10 +104,7 @@ class EarlierRuns:
     """The runs of older partitions that a run waits for.
 
     Attributes:
-        context: The context of the asset's output.
-        table: The name of its table in messages.
-        partitions: The run's partitions.
-        positions: Gives a partition's position.
+        table: The name of the asset's table in messages.
         wait_seconds: How long to wait for one run, in s.
     """
 
@@ -226,7 +222,7 @@ class EarlierRuns:
             # A run that was killed after its commit has merged its partition.
             or (
                 each.run is not None
-                and each.run.status in _FAILED
+                and each.run.status in _FAILED_STATUSES
                 and each.partition != newest
                 and each.partition not in awaited
             )
@@ -296,13 +292,13 @@ class EarlierRuns:
         partitions = {each.partition for each in ended}
         return {
             partition: _Attempt(partition, run, is_under_way=True)
-            for run in _runs(self._instance, statuses=list(NOT_FINISHED_STATUSES))
+            for run in _runs_of(self._instance, statuses=list(NOT_FINISHED_STATUSES))
             for partition in partitions_of_run(run, definition, self._instance)
             if partition in partitions and asset in planned_assets(self._instance, run)
         }
 
     def _failed_error(self, failed: _Attempt) -> OutOfOrderError:
-        """Return this run's error for a failed run of an older partition."""
+        """Return the error that ends this run because the run of an older partition failed."""
         assert failed.run is not None
         return self._out_of_order_error(
             failed,
@@ -312,11 +308,11 @@ class EarlierRuns:
         )
 
     def _waited(self, attempts: Sequence[_Attempt]) -> float:
-        """Return how long the run has waited for the oldest of these, in s; raise if too long."""
+        """Return how long the run has waited for the oldest attempt, in s; raise if too long."""
         oldest, awaited = attempts[0], attempts[0].name
         if awaited not in self._since:
             text = f"waits for {awaited};"
-            earlier = [at for at, whom in waits_of_step(self.context) if text in whom]
+            earlier = [wait.at for wait in waits_of_step(self.context) if text in wait.text]
             self._since[awaited] = min(earlier, default=time.time())
             of = (
                 f"run {oldest.run.run_id} of"
@@ -338,7 +334,7 @@ class EarlierRuns:
     def _waited_too_long(
         self, oldest: _Attempt, waited: float, *, gives_way: bool
     ) -> OutOfOrderError:
-        """Return this run's error for an older partition that is not merged in time."""
+        """Return the error that ends this run because an older partition is not merged in time."""
         if oldest.run is None:
             which = "and waits for others in the queue " if gives_way else ""
             whose = f"backfill {oldest.backfill} has not made its run {which}"
@@ -360,7 +356,7 @@ class EarlierRuns:
             return False
         own, started = self.positions(self._oldest_own), [DagsterRunStatus.STARTED]
         newer = [run_id for position, _, run_id in self._unmerged() if position > own]
-        return not (newer and _runs(self._instance, run_ids=newer, statuses=started))
+        return not (newer and _runs_of(self._instance, run_ids=newer, statuses=started))
 
     def _is_held(self, backfill: str) -> bool:
         """Return whether runs in the queue keep a backfill from making the awaited run.
@@ -413,7 +409,7 @@ def _priority(run: DagsterRun) -> int:
     return int(text) if text.lstrip("-").isdigit() else 0
 
 
-def _runs(instance: DagsterInstance, **wanted: Any) -> Sequence[DagsterRun]:
+def _runs_of(instance: DagsterInstance, **wanted: Any) -> Sequence[DagsterRun]:
     return instance.get_runs(RunsFilter(**wanted))
 
 
@@ -448,7 +444,6 @@ class MergedPartitions:
         held: The lease's version in the table, -1 for none.
         version: The table's version, -1 if there is no table yet.
         merged: Partition to the version of its own application id.
-        positions: Gives a partition's position.
     """
 
     lease: str
@@ -509,8 +504,9 @@ def lease_of_run(output: Output) -> Lease | None:
         return None
     merged, is_any = None, _is_any(context)
     if not is_any:
-        seconds = output.wait_seconds
-        merged = _wait(context, table, positions, partitions, seconds, has_rows=True)
+        name = table.path_or_name
+        earlier = EarlierRuns(context, name, partitions, positions, output.wait_seconds)
+        merged = _wait(earlier, table, has_rows=True)
     merged = merged or MergedPartitions.of(context.asset_key, table, positions)
     if not is_any:
         _refuse_older(merged, partitions, table.path_or_name)
@@ -530,8 +526,9 @@ def wait_before_function(
         return
     with retry_run_if_transient(declaration.retries, context):
         table = tables.table(context.asset_key, declaration)
-        seconds = options.wait_seconds
-        _wait(context, table, positions, partitions, seconds, has_rows=False, has_inputs=has_inputs)
+        name = table.path_or_name
+        earlier = EarlierRuns(context, name, partitions, positions, options.wait_seconds)
+        _wait(earlier, table, has_rows=False, has_inputs=has_inputs)
 
 
 def _is_any(context: OutputContext) -> bool:
@@ -539,26 +536,19 @@ def _is_any(context: OutputContext) -> bool:
 
 
 def _wait(
-    context: OutputContext,
-    table: Table,
-    positions: Positions,
-    partitions: Sequence[str],
-    wait_seconds: float,
-    *,
-    has_rows: bool,
-    has_inputs: bool = True,
+    earlier: EarlierRuns, table: Table, *, has_rows: bool, has_inputs: bool = True
 ) -> MergedPartitions | None:
     """Wait for older partitions; return what was merged at the last look, if one was needed."""
-    name, merged = table.path_or_name, None
+    context, positions, partitions = earlier.context, earlier.positions, earlier.partitions
+    merged = None
 
     def newest() -> str | None:
         nonlocal merged
         merged = MergedPartitions.of(context.asset_key, table, positions)
         if has_rows:
-            _refuse_older(merged, partitions, name)
+            _refuse_older(merged, partitions, earlier.table)
         return merged.newest or _newest_materialized(context, table, positions, partitions)
 
-    earlier = EarlierRuns(context, name, partitions, positions, wait_seconds)
     earlier.wait(newest, has_rows=has_rows, has_inputs=has_inputs)
     return merged
 

@@ -36,10 +36,8 @@ class Output:
 
     Attributes:
         target: The asset's table, which may be missing, and how it is written.
-        tables: Where the tables of the IO manager are.
         changes: What the asset's function returned.
-        rows: The rows of it that are written.
-        partitions: The run's partitions.
+        rows: The rows of `changes` that are written.
         explain: Whether a merge is explained before it runs.
         wait_seconds: How long a merge waits for one run of an older partition, in s.
     """
@@ -86,8 +84,8 @@ class Stored:
 
     Attributes:
         version: The committed version; None if there is none, or it is unknown.
-        record: Records it and returns the metadata of the materialization.
-        warnings: What already failed after the commit.
+        record: Records the commit and returns the metadata of the materialization.
+        warnings: A sentence for each step after the commit that failed already.
         record_before: Records what the run applies, if the table held it before, so that nothing
             was committed; None otherwise.
     """
@@ -103,7 +101,6 @@ class Recording:
     """Recording after the commit: errors become warnings, because a retry would apply rows twice.
 
     Attributes:
-        context: The context of the asset's output.
         warnings: A sentence for each failure so far.
     """
 
@@ -135,7 +132,7 @@ def record_stored(output: Output, stored: Stored) -> None:
     after = Recording(context, list(stored.warnings))
     if stored.record_before is not None:
         after.attempt("what it merged before", stored.record_before)
-    after.attempt("the data version", lambda: _record_version(context, stored.version))
+    after.attempt("the data version", lambda: _record_committed_version(context, stored.version))
     metadata = after.attempt("what was recorded of it", stored.record)
     of_table = after.attempt("the table's metadata", lambda: _metadata_as_recorded(table, metadata))
     after.add_metadata(in_order(metadata, of_table))
@@ -150,7 +147,7 @@ def record_listed_partitions(context: OutputContext, partitions: Sequence[str]) 
             context.log_event(AssetMaterialization(context.asset_key, partition=partition))
 
 
-def _record_version(context: OutputContext, version: int | None) -> dict[str, Any]:
+def _record_committed_version(context: OutputContext, version: int | None) -> dict[str, Any]:
     """Make the version the data version, until `Stored.record` sets a more exact one."""
     if version is not None:
         record_data_version(context, version)

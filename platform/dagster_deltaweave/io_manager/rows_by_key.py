@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dagster import PartitionsDefinition
 from pyspark.errors import AnalysisException
@@ -84,7 +84,7 @@ def left_of_key(rows: DataFrame, declaration: MergeDeclaration, columns: Collect
 def _left_by_first_clause(
     spark: SparkSession, clauses: Sequence[Clause], *, otherwise: str
 ) -> Column:
-    """Return what the first clause that takes a row leaves of its key."""
+    """Return what a row leaves of its key by the first clause that takes the row."""
     left = F.lit(otherwise)
     for clause in reversed(clauses):
         leaves = F.lit(_NOTHING if clause.action == "delete" else _ITSELF)
@@ -110,8 +110,8 @@ def takes(spark: SparkSession, clause: Clause) -> Column:
 _POSITION, _RANK, _COUNT, _LEAVES = (
     f"{RESERVED_PREFIX}{each}" for each in ("position", "rank", "count", "leaves")
 )
-_NAMED = 10  # keys in an error
-_SHOWN = {_COUNT: "rows"}
+_KEYS_SHOWN = 10  # keys in an error
+_SHOWN_NAMES = {_COUNT: "rows"}
 
 _WAYS = (
     "Return {partition key: rows} from the asset's function, or declare partition_expr or "
@@ -136,9 +136,9 @@ class RunPartitions:
     """The partitions of a run; rows of a newer one replace those of an older one.
 
     Attributes:
-        definition: The asset's partitions; None if it has none.
+        definition: The asset's partitions; None for an asset without partitions.
         keys: The run's partitions.
-        positions: Gives a partition's position; None if they have no order.
+        positions: Return a partition's position; None for partitions without an order.
     """
 
     definition: PartitionsDefinition[str] | None
@@ -318,14 +318,26 @@ def _position_by_expression(
     return parsed_expression(rows.sparkSession, f"CASE {cases} END")
 
 
-def _newest(
-    table: Table, declaration: MergeDeclaration, positioned: DataFrame
-) -> tuple[DataFrame, list[tuple[DataFrame, str, str]]]:
+class _Undecided(NamedTuple):
+    """Keys whose newest row may be the wrong one, why, and a hint."""
+
+    keys: DataFrame
+    why: str
+    hint: str
+
+
+class _NewestRows(NamedTuple):
+    """One row for each key, and the keys for which that may be wrong."""
+
+    rows: DataFrame
+    undecided: list[_Undecided]
+
+
+def _newest(table: Table, declaration: MergeDeclaration, positioned: DataFrame) -> _NewestRows:
     """Keep the newest row of each key; if the clauses only insert, the first one.
 
-    Returns:
-        The rows; and keys for which that may be wrong, with why and a hint: two
-        rows are as new as each other, or older ones decide what the newest leaves.
+    Keys are undecided if two of their rows are as new as each other, or if older rows decide what
+    the newest leaves.
     """
     keeps_first = _only_inserts(declaration)
     rows = insertable_rows(positioned, declaration) if keeps_first else positioned.alias("s")
@@ -356,15 +368,16 @@ def _newest(
         & ~is_no_key
         & (column(_POSITION).isNull() | (column(_LEAVES) == DEPENDS))
     ).select(*map(column, declaration.keys), column(_COUNT))
-    return newest, [
-        (tied, "nothing decides which of them is newer", _ONE_ROW_EACH),
-        (
+    problems = [
+        _Undecided(tied, "nothing decides which of them is newer", _ONE_ROW_EACH),
+        _Undecided(
             undecided,
             "its clauses do more than to replace a row by the newest one, or rows are of none of "
             "the run's partitions",
             _ONE_BY_ONE,
         ),
     ]
+    return _NewestRows(newest, problems)
 
 
 def _stored_columns(table: Table, declaration: MergeDeclaration) -> TableColumns | None:
@@ -386,10 +399,10 @@ def _columns_of(table: Table, declaration: MergeDeclaration, rows: DataFrame) ->
 
 def _refuse(table: Table, repeated: DataFrame, why: str, hint: str) -> None:
     """Raise an error that names the keys, if there are any."""
-    found = [row.asDict() for row in repeated.limit(_NAMED).collect()]
+    found = [row.asDict() for row in repeated.limit(_KEYS_SHOWN).collect()]
     if not found:
         return
-    named = [{_SHOWN.get(name, name): value for name, value in key.items()} for key in found]
+    named = [{_SHOWN_NAMES.get(name, name): value for name, value in key.items()} for key in found]
     raise AmbiguousMatchError(
         f"keys come more than once in the changes, and {why}.",
         named,

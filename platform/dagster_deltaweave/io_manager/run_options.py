@@ -35,7 +35,7 @@ EXPLAIN_TAG = "deltaweave/explain"
 """Run tag: `true` explains each merge of this run before it runs, `false` none."""
 
 _MODE = "mode"  # as the IO managers of Dagster's own integrations name it
-_MODES = ("append", "overwrite")
+_MODES_OF_OUTPUT = ("append", "overwrite")
 
 ORDER_WAIT_TAG = "deltaweave/order_wait_seconds"
 """Run tag: how long this run waits for one run of an older partition, in s."""
@@ -46,9 +46,9 @@ class RunOptions:
     """How a run writes an asset.
 
     Attributes:
-        declaration: What the asset declares, with what the run's tags change.
-        explain: Whether its merge is explained before it runs.
-        wait_seconds: How long it waits for one run of an older partition.
+        declaration: The asset's declaration, as changed by the run's tags.
+        explain: Whether the merge is explained before it runs.
+        wait_seconds: How long the run waits for one run of an older partition, in s.
     """
 
     declaration: TableDeclaration
@@ -57,7 +57,7 @@ class RunOptions:
 
 
 def declaration_of(context: OutputContext) -> TableDeclaration | None:
-    """Return how the asset declares that its output is written; None if it does not."""
+    """Return the declaration of the asset's table; None if the asset declares none."""
     name = context.asset_key.to_user_string()
     return table_declaration(context.definition_metadata, asset=name)
 
@@ -94,7 +94,7 @@ def with_mode_of_output(declaration: TableDeclaration, context: OutputContext) -
         return declaration
     mode = getattr(given, "value", given)
     name = context.asset_key.to_user_string()
-    problem = choice_problem(f"the output's metadata {_MODE}", mode, _MODES)
+    problem = choice_problem(f"the output's metadata {_MODE}", mode, _MODES_OF_OUTPUT)
     if problem is not None:
         raise _invalid_tag_error(problem, name, "Give one of these values, or leave it out.")
     return replace(declaration, mode=cast(WriteMode, mode), replace_where=None)
@@ -144,7 +144,7 @@ def _whole_number(tag: str, given: str, asset: str) -> int:
 
 @singledispatch
 def _check_has_policy(declaration: TableDeclaration, asset: str) -> None:
-    """Refuse a schema policy for tables that have none: it would be without effect."""
+    """Refuse a schema policy for tables on which a policy has no effect."""
     raise _invalid_tag_error(
         f"the run's tag {SCHEMA_POLICY_TAG} does not apply to a table of change events.",
         asset,
@@ -168,7 +168,7 @@ def _check_merge_has_policy(declaration: MergeDeclaration, asset: str) -> None:
 
 
 def _check_order_stays(declared: TableDeclaration, tagged: TableDeclaration, asset: str) -> None:
-    """Refuse a policy with which this run would not wait for older partitions, as others do."""
+    """Refuse a policy with which this run, unlike others, would not wait for older partitions."""
     if declared.needs_order and not tagged.needs_order:
         raise _invalid_tag_error(
             f"the run's tag {SCHEMA_POLICY_TAG} would let this run pass the order of partitions.",

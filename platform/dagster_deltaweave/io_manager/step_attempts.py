@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dagster import (
     DagsterEventType,
@@ -31,10 +31,7 @@ _SECONDS_BEFORE_RETRY = 5
 class WaitsForOlder(RetryRequested):
     """Asks for another attempt of a step, because an older partition is still to be merged.
 
-    Args:
-        max_retries: How often the step may be tried again, all attempts counted.
-        seconds_to_wait: After how many s it is tried again.
-        awaited: What it waits for, after "it waits for".
+    `awaited`: the run or backfill, as the end of a sentence that begins with "it waits for".
     """
 
     def __init__(self, max_retries: int, seconds_to_wait: float, awaited: str) -> None:
@@ -66,8 +63,15 @@ def retry_run_if_transient(retries: int, context: OutputContext | None = None) -
         raise
 
 
-def waits_of_step(context: OutputContext) -> list[tuple[float, str]]:
-    """Return when attempts of the step gave way to older partitions, and the texts that say so."""
+class StepWait(NamedTuple):
+    """An attempt of a step that gave way to an older partition: when, and the text of its event."""
+
+    at: float
+    text: str
+
+
+def waits_of_step(context: OutputContext) -> list[StepWait]:
+    """Return the attempts of the step that gave way to older partitions."""
     step = context.step_context
     if not step.previous_attempt_count:
         return []
@@ -75,14 +79,14 @@ def waits_of_step(context: OutputContext) -> list[tuple[float, str]]:
     of_step = [each for each in events if each.step_key == step.step.key]
     errors = [(each.timestamp, each.get_dagster_event().step_retry_data.error) for each in of_step]
     return [
-        (at, error.message)
+        StepWait(at, error.message)
         for at, error in errors
         if error is not None and error.cls_name == WaitsForOlder.__name__
     ]
 
 
 def wait_before_inputs(context: InputContext) -> None:
-    """Let the step that loads an input wait for older partitions of the assets that it makes."""
+    """Let the step that loads an input wait for older partitions of the step's assets."""
     try:
         step = context.step_context
         asset = step.assets_def
@@ -94,7 +98,7 @@ def wait_before_inputs(context: InputContext) -> None:
 
 
 def wait_of_step(step: Any, **state: bool) -> None:
-    """Let the IO managers of a step's assets make it wait for older partitions.
+    """Let the IO managers of a step's assets make the step wait for older partitions.
 
     A function of several assets may be run for some of them alone: those alone wait.
     """
@@ -108,7 +112,16 @@ def wait_of_step(step: Any, **state: bool) -> None:
             wait(step.get_output_context(handle), **state)
 
 
-def attempt_of_step(context: OutputContext) -> tuple[str, str, int, str]:
+class StepAttempt(NamedTuple):
+    """An attempt of a step to make an asset."""
+
+    run_id: str
+    step: str
+    number: int
+    asset: str
+
+
+def attempt_of_step(context: OutputContext) -> StepAttempt:
     """Identify the attempt of a step to make an asset."""
     step, asset = context.step_context, context.asset_key.to_user_string()
-    return step.run_id, step.step.key, step.previous_attempt_count, asset
+    return StepAttempt(step.run_id, step.step.key, step.previous_attempt_count, asset)

@@ -86,7 +86,7 @@ def store(output: Output) -> Stored:
 
 @singledispatch
 def _store(declaration: TableDeclaration, output: Output, ids: RunIds) -> Stored:
-    """Store an output, and with it the transaction ids of what it applies."""
+    """Store an output, with the transaction ids of the applied changes."""
     raise NotImplementedError(f"nothing stores the output of a {type(declaration).__name__}")
 
 
@@ -147,7 +147,7 @@ def _write(declaration: WriteDeclaration, output: Output, ids: RunIds) -> Stored
 
 
 def _record_before(ids: RunIds, *, is_held: bool) -> Callable[[], Mapping[str, Any]] | None:
-    """Return how what the table held before is recorded; None if it held nothing of the run."""
+    """Return what records that the table held the run's rows before; None if it did not."""
     return ids.record_applied_before if is_held and ids.applied else None
 
 
@@ -199,7 +199,7 @@ def store_nothing(context: OutputContext, tables: TableLocator) -> None:
 def _record_nothing(
     declared: TableDeclaration | None, context: OutputContext, tables: TableLocator
 ) -> None:
-    """Record that the table, if there is one, is as it was."""
+    """Record that a table, if it exists, did not change."""
     key = context.asset_key
     try:
         location = table_location(context.definition_metadata, asset=key.to_user_string())
@@ -442,12 +442,8 @@ def _recorded_merge(
     plan: MergePlan | None = None,
 ) -> Stored:
     """Return how a merge is recorded."""
-    context, tables, table = output.context, output.tables, output.table
-    changes, partitions = output.changes, output.partitions
     return Stored(
-        result.version,
-        lambda: record_merge(context, tables, table, changes, partitions, statement, result, plan),
-        result.warnings,
+        result.version, lambda: record_merge(output, result, statement, plan), result.warnings
     )
 
 
@@ -455,11 +451,8 @@ def _recorded_write(
     output: Output, written: WriteResult, how: str, predicate: str | None, of_partitions: bool
 ) -> Stored:
     """Return how a write is recorded: as declared, or as a full refresh."""
-    context, table, partitions = output.context, output.table, output.partitions
     return Stored(
         written.version,
-        lambda: record_write(
-            context, table, written, how, predicate, partitions, is_of_partitions=of_partitions
-        ),
+        lambda: record_write(output, written, how, predicate, is_of_partitions=of_partitions),
         written.warnings,
     )

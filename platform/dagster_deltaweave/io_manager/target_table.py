@@ -62,9 +62,8 @@ class TargetTable:
     """The table of an output: open it, refuse or prepare it, then write where it starts.
 
     Attributes:
-        context: The context of the asset's output.
         table: The table, which may be missing.
-        declaration: How it is written; that of a table in a schema also says whose it is.
+        declaration: How the table is written; in a schema, it also names the asset that owns it.
     """
 
     context: OutputContext
@@ -172,7 +171,7 @@ class TargetTable:
 
 
 def _refuse_empty_start(locator: TableLocator, context: OutputContext, table: Table) -> None:
-    """Raise if the asset's table was at its key until it got a schema: it would start empty."""
+    """Refuse an empty start in a schema if the asset has a table at its key."""
     try:
         before = path_under(locator.root, context.asset_key)
     except StatementError:
@@ -190,7 +189,7 @@ def _refuse_empty_start(locator: TableLocator, context: OutputContext, table: Ta
 
 
 def _is_table(spark: SparkSession, path: str) -> bool:
-    """Return whether there is a table in a directory above a new one."""
+    """Return whether a directory above a new table is a table."""
     local = local_path(path)
     if local is not None and not (local / "_delta_log").is_dir():
         return False  # as nearly always, without asking the JVM
@@ -208,7 +207,7 @@ _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
 def _table_columns(
     table: Table, declaration: TableDeclaration, changes: DataFrame
 ) -> Sequence[str]:
-    """Return the columns of the table, or of the one that would be created."""
+    """Return the columns of the table, or those with which it would be created."""
     if table.exists() and not is_unwritten(snapshot := table.snapshot()):
         return snapshot.schema.names
     if declaration.schema is None:
@@ -284,7 +283,7 @@ def _enable_widening(table: Table) -> None:
 
 
 _BEGINNINGS = {DagsterEventType.STEP_START, DagsterEventType.STEP_RESTARTED}
-_LOOKED_AT = 100
+_EVENTS_OF_PAGE = 100
 
 
 def began_ms(context: OutputContext) -> int:
@@ -299,7 +298,7 @@ def began_ms(context: OutputContext) -> int:
     cursor = None
     while True:
         events = step.instance.get_records_for_run(
-            step.run_id, cursor=cursor, of_type=_BEGINNINGS, limit=_LOOKED_AT, ascending=False
+            step.run_id, cursor=cursor, of_type=_BEGINNINGS, limit=_EVENTS_OF_PAGE, ascending=False
         )
         for record in events.records:
             event = record.event_log_entry

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, starmap
 from typing import TYPE_CHECKING, Any
 
 from dagster import AssetKey, DagsterEventType, DagsterInstance, DagsterRun
@@ -42,6 +42,7 @@ from dagster_deltaweave.tables import (
 )
 from deltaweave import Lease, Table
 from deltaweave.changes.lineage import LogOf, newest_in_line
+from deltaweave.delta.commit import TransactionId
 from deltaweave.errors import NOTHING_WRITTEN, CommitConflictError, SourceError, StatementError
 
 if TYPE_CHECKING:
@@ -59,9 +60,6 @@ class RunIds:
     """The transaction ids that a run commits with its rows, and those of its partitions.
 
     Attributes:
-        context: The context of the asset's output.
-        table: The asset's table.
-        partitions: The run's partitions.
         applied: Application id to version, of what the rows apply.
         before: The version that the table must have for the single id, -1 for none; None for any.
     """
@@ -73,9 +71,9 @@ class RunIds:
     before: int | None = None
 
     @property
-    def single(self) -> tuple[str, int] | None:
+    def single(self) -> TransactionId | None:
         """The one transaction id of a merge, if it has one."""
-        return next(iter(self.applied.items()), None)
+        return next(starmap(TransactionId, self.applied.items()), None)
 
     def are_in_table(self) -> bool:
         """Return whether the table already holds what the rows apply, so nothing is left to do."""
@@ -97,17 +95,18 @@ class RunIds:
         delivery = written_tag(tags, IDENTITY_TAG) if len(partitions) == 1 else None
         # Not when the step began: an earlier step of the run may have read what had landed.
         record = record_of(delivery, run_created_ms(context) * 1_000_000)
-        records, version = self._with_restores_recorded()
+        own = self._with_restores_recorded()
         # Before the commit: of a run that fails, nobody takes it for a merge.
         context.step_context.instance.add_run_tags(
             context.run_id, {RECORDED_TAG: by_run(context.run_id)}
         )
         directory = landing_directory(tags) if delivery else ""
         names = [recorded_name(each, directory) for each in partitions]
-        return {**{f"{records}#{each}": record for each in names}, records: version}
+        of_each = {f"{own.application_id}#{each}": record for each in names}
+        return {**of_each, own.application_id: own.version}
 
-    def _with_restores_recorded(self) -> tuple[str, int]:
-        """Record what a RESTORE took back; return the id of the records, and the version read."""
+    def _with_restores_recorded(self) -> TransactionId:
+        """Record what a RESTORE undid; return the id of the records, and the version read."""
         table, key = self.table, self.context.asset_key
         for attempt in range(_ATTEMPTS):
             snapshot = table.snapshot()
@@ -122,10 +121,10 @@ class RunIds:
             except CommitConflictError:  # another run has recorded its partitions meanwhile
                 if attempt == _ATTEMPTS - 1:
                     raise
-        return records, version
+        return TransactionId(records, version)
 
     def record_nothing_merged(self) -> dict[str, Any]:
-        """Commit that there was nothing to merge of the run's partitions, so that they count."""
+        """Commit that the run's partitions had no rows, so that they count as merged."""
         if recorded := self.of_partitions():
             self._commit(Lease(None, -1, recorded))
         return {}
@@ -243,7 +242,7 @@ def _recreated(upstream: AssetKey, table: Table, asset: AssetKey) -> SourceError
 
 
 def _ids_of_upstream(output: Output) -> RunIds:
-    """Return the transaction id with which touched rows are applied exactly once, if any are."""
+    """Return the transaction ids with which the run's touched rows are applied exactly once."""
     asset, table = output.context.asset_key, output.table
     upstreams, applied = output.upstreams, output.changes.applied
     ids = RunIds(output.context, table, output.partitions)
@@ -289,7 +288,7 @@ def _id_of_partition_or_delivery(
     declaration: TableDeclaration,
     partitions: Sequence[str],
     tags: Mapping[str, str],
-) -> tuple[str, int]:
+) -> TransactionId:
     if len(partitions) > 1:
         raise _not_idempotent(
             asset,
@@ -299,7 +298,7 @@ def _id_of_partition_or_delivery(
     if declaration.idempotent_by == "partition":
         if not partitions:
             raise _not_idempotent(asset, "the run has no partition.")
-        return _partition_id(asset, partitions[0]), 0
+        return TransactionId(_partition_id(asset, partitions[0]), 0)
     delivery = written_tag(tags, DELIVERY_TAG)
     if not delivery:
         raise _not_idempotent(
@@ -309,7 +308,9 @@ def _id_of_partition_or_delivery(
         )
     of_what = _partition_id(asset, partitions[0]) if partitions else asset.to_user_string()
     # Times increase, so a delivery older than the applied one is over. Other names have no order.
-    return (of_what, int(delivery)) if _is_time(delivery) else (f"{of_what}@{delivery}", 0)
+    if _is_time(delivery):
+        return TransactionId(of_what, int(delivery))
+    return TransactionId(f"{of_what}@{delivery}", 0)
 
 
 def _is_time(delivery: str) -> bool:
@@ -331,7 +332,7 @@ def _not_idempotent(asset: AssetKey, problem: str, hint: str | None = None) -> S
     )
 
 
-def id_in_line(table: Table, own: tuple[str, int]) -> tuple[str, int]:
+def id_in_line(table: Table, own: TransactionId) -> TransactionId:
     """Return a transaction id with an application id whose version in the table, if any, counts.
 
     An id does not count if a RESTORE or REPLACE undid the commit that holds it. Where the log no
@@ -349,12 +350,12 @@ def id_in_line(table: Table, own: tuple[str, int]) -> tuple[str, int]:
         in_line = -1 if newest.version is None else newest.version
         if newest.unknown_since is not None or in_line >= version:
             break
-        name = f"deltaweave/again/{number}/{own[0]}"
-    return name, version
+        name = f"deltaweave/again/{number}/{own.application_id}"
+    return TransactionId(name, version)
 
 
 def is_known(table: Table, ids: Mapping[str, int]) -> bool:
-    """Return whether the log still says that what has these transaction ids is in the table."""
+    """Return whether, by the log, the rows of these transaction ids are in the table."""
     snapshot = table.snapshot()
     for name, version in ids.items():
         held = newest_in_line(snapshot, name, is_alone=True)
@@ -368,7 +369,7 @@ def _tags(context: OutputContext) -> Mapping[str, str]:
 
 
 def first_attempt(instance: DagsterInstance, run: DagsterRun, key: AssetKey) -> str:
-    """Return the id of the run that first attempted what this run does.
+    """Return the id of the first run that attempted the same work as this run.
 
     If the step that materialized the asset succeeded in the parent run, a re-execution brings new
     rows. If that step failed after it, by another output or a kill, the re-execution repeats all of

@@ -162,12 +162,18 @@ def _marked_delivery(entry: os.DirEntry[str], marker: str) -> Delivery:
     return Delivery(entry.name, str(mtime), max(changed, marked_at), marked_at)
 
 
-def _times(path: str) -> tuple[int, int]:
-    """Return a file's modification time, and when the file or a link that leads to it changed."""
+class _FileTimes(NamedTuple):
+    """When a file was modified, and when the file or a link to it changed, in ns since 1970."""
+
+    modified: int
+    changed: int
+
+
+def _times(path: str) -> _FileTimes:
     status = own = os.lstat(path)
     if stat.S_ISLNK(own.st_mode):
         status = os.stat(path)
-    return status.st_mtime_ns, max(own.st_ctime_ns, status.st_ctime_ns)
+    return _FileTimes(status.st_mtime_ns, max(own.st_ctime_ns, status.st_ctime_ns))
 
 
 def _directory_changed(entry: os.DirEntry[str]) -> int:
@@ -230,7 +236,7 @@ def _files_under(
 
 
 def link_in(directory: Path) -> str | None:
-    """Return the name of a link in a directory, or its own name if it is one; or None."""
+    """Return the name of a link in a directory, or the directory's if it is a link; else None."""
     if directory.is_symlink():
         return directory.name
     for parent, directories, files in os.walk(directory):  # follows no link
@@ -466,7 +472,7 @@ _DIGEST_BYTES = 6
 
 @dataclass(frozen=True)
 class LandingCursor:
-    """What a tick recalls of the one before.
+    """The state that a tick hands to the next one.
 
     Attributes:
         unsettled: Without a marker, partition to fingerprint of what may still grow.
@@ -487,13 +493,13 @@ class LandingCursor:
         return found if is_sound and all(isinstance(each, str) for each in found.done) else cls()
 
     def to_cursor(self) -> str:
-        """Return it as a cursor."""
+        """Return the state as a cursor."""
         return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True)
 class LandingLook:
-    """What one look at a landing directory found.
+    """The result of one look at a landing directory.
 
     Attributes:
         complete: The deliveries that can be merged.
@@ -558,9 +564,16 @@ def look_at_landing(
     )
 
 
+class DeliveryGroup(NamedTuple):
+    """Some deliveries, and the digest of all that they have."""
+
+    digest: str
+    deliveries: list[Delivery]
+
+
 def groups(
     deliveries: Iterable[Delivery], described: Callable[[Delivery], str] = lambda _: ""
-) -> Iterator[tuple[str, list[Delivery]]]:
+) -> Iterator[DeliveryGroup]:
     """Divide deliveries into groups of some hundreds, each with a digest of all that it has.
 
     A delivery that comes or changes makes only its own group another one.
@@ -574,10 +587,10 @@ def groups(
             b"%b\t%b\t%b\n" % (name, str(delivery.identity).encode(), described(delivery).encode())
         )
         if hashlib.sha256(name).digest()[0] == 0:
-            yield text.hexdigest()[: 2 * _DIGEST_BYTES], group
+            yield DeliveryGroup(text.hexdigest()[: 2 * _DIGEST_BYTES], group)
             group, text = [], hashlib.sha256()
     if group:
-        yield text.hexdigest()[: 2 * _DIGEST_BYTES], group
+        yield DeliveryGroup(text.hexdigest()[: 2 * _DIGEST_BYTES], group)
 
 
 def is_whole_second(moment: int) -> bool:

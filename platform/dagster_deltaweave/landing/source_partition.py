@@ -65,9 +65,6 @@ class TextFiles:
     """Files of CSV or JSON that must have the columns of one schema.
 
     Attributes:
-        spark: The session that reads.
-        format: What they are.
-        schema: The columns of the files.
         options: Spark's options of the format, with their values as texts.
     """
 
@@ -81,7 +78,7 @@ class TextFiles:
         return next((name for name in self.options if name.lower() in _OURS), None)
 
     def schema_of(self, file: str) -> StructType:
-        """Return the columns in a file; those that the schema lacks are texts.
+        """Return the columns of a file; columns that the schema lacks are texts.
 
         A CSV file has those of its header; one without a header, those of the schema. A JSON file
         has all of the schema, because its objects need not name each.
@@ -172,13 +169,13 @@ class TextFiles:
         )
 
     def _is_bad(self, schema: StructType, name: str) -> Column:
-        """Return whether a row does not fit for this column alone, and would if it were a text."""
+        """Return whether one column makes a row unfit, which would fit with a text there."""
         texts = StructType([StructField(each, StringType()) for each in schema.names])
         typed = StructType([schema[each] if each == name else texts[each] for each in schema.names])
         return self._parsed(typed).isNotNull() & self._parsed(texts).isNull()
 
     def _parsed(self, schema: StructType) -> Column:
-        """Return the record if it does not fit this schema; else null."""
+        """Return the record if the record does not fit the schema; otherwise null."""
         options = {key: text for key, text in self.options.items() if key.lower() not in _OF_FILES}
         options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": RECORD}
         whole = _with_text_column(schema, RECORD)
@@ -218,7 +215,7 @@ def _begins(line: str, first: str) -> bool:
     return line.rstrip("\r\n")[:_LONGEST] == first
 
 
-_SHOWN = 3  # rows that do not fit, in an error
+_ROWS_SHOWN = 3  # rows that do not fit, in an error
 _PATTERN = re.compile(r"[\\*?\[\]{},]")
 
 
@@ -260,7 +257,7 @@ def read_source_partition(
     Raises:
         SourceError: The partition is missing, empty, unreadable, or has another schema; or it has
             rows that do not fit and are not `rescued`.
-        StatementError: A location is empty or holds credentials, or an option is not taken.
+        StatementError: A location is empty or holds credentials, or an option is not supported.
     """
     for location in (path, *([rescued] if rescued is not None else [])):
         check_given_location(location, operation="reading a source partition")
@@ -309,7 +306,7 @@ def _read_text(files: TextFiles, path: str, table: str, rescued: str | None) -> 
         bad = files.bad_rows(rows)
         if rescued is not None:
             _put_aside(bad, path, rescued)
-        elif shown := bad.limit(_SHOWN).collect():
+        elif shown := bad.limit(_ROWS_SHOWN).collect():
             listed = [files.described(row.file, row.record, row.columns) for row in shown]
             raise _partition_error(
                 path, table, f"has rows that do not fit its schema: {'; '.join(listed)}."
@@ -318,7 +315,7 @@ def _read_text(files: TextFiles, path: str, table: str, rescued: str | None) -> 
 
 
 def _put_aside(bad: DataFrame, path: str, rescued: str) -> None:
-    """Write the rows that do not fit, in place of those of the partition that are there."""
+    """Replace the partition's rescued rows by the rows that do not fit."""
     # Partitioned, so that two source partitions can be read at once; a path may be too long for it.
     digest = hashlib.sha256(path.encode(errors="surrogateescape")).hexdigest()[:16]
     rows = bad.select(

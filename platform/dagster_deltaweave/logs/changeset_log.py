@@ -131,7 +131,7 @@ def batches_after(at: MergeOnReadLocations, batch: int) -> Pending:
 
 
 def number_metadata(values: dict[str, int | float | None]) -> dict[str, MetadataValue]:
-    """Return numbers as metadata; those that are None are left out."""
+    """Return numbers as metadata, without those that are None."""
     return {
         key: MetadataValue.int(value) if isinstance(value, int) else MetadataValue.float(value)
         for key, value in values.items()

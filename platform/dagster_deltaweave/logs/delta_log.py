@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dagster_deltaweave.storage import file_system, local_path, redacted, without_query
 from deltaweave.changes.commit_lines import applied_in_line
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from deltaweave import Table
 
 
-_AT_ONCE = 16
+_NUM_READERS = 16
 
 _MAPPED = "col-"
 """The prefix of the physical names of mapped columns; columns from before keep their name."""
@@ -48,9 +48,8 @@ class Position:
     """A version of a table; its time distinguishes it from the same version of a replaced table.
 
     Attributes:
-        version: The version.
-        timestamp: When it was committed, in ms since 1970, by its commit or, if that has no time,
-            by the modification time of its file.
+        timestamp: The time of the commit, in ms since 1970: as the commit says or, without a time
+            in it, the modification time of its file.
     """
 
     version: int
@@ -62,11 +61,9 @@ class LoggedCommit:
     """One commit of a table.
 
     Attributes:
-        position: Its version and time.
         operation: Delta's name of the operation, e.g. `MERGE`; empty if the writer gave none.
-        engine: The writer's name for itself; empty if it gave none.
+        engine: The writer's own name; empty if the writer gave none.
         metrics: The operation's metrics, as the writer wrote them.
-        user_metadata: Metadata that the writer added, or None.
         changes_data: Whether rows were added or removed. A commit that only rearranges rows, such
             as OPTIMIZE, or that touches no file does not.
         partitions: Partition values, by column, of the files that added or removed rows. For a
@@ -84,7 +81,7 @@ class LoggedCommit:
 
     @property
     def version(self) -> int:
-        """The version that it made."""
+        """The version that the commit created."""
         return self.position.version
 
 
@@ -134,7 +131,7 @@ class LogReader:
                 yield commit
 
     def commit(self, version: int) -> LoggedCommit | None:
-        """Return the commit of a version, or None if the log does not hold it."""
+        """Return the commit of a version; None if the log lacks the commit."""
         commit = self._as_written(version)
         return None if commit is None else replace(commit, position=self._dated(commit))
 
@@ -178,7 +175,7 @@ class LogReader:
         """
         checkpoint, names = self._newest_checkpoint()
         since = [each for each in self._versions() if each > checkpoint]
-        with ThreadPoolExecutor(_AT_ONCE) as readers:
+        with ThreadPoolExecutor(_NUM_READERS) as readers:
             texts = readers.map(self._read_file, [f"{each:020}.json" for each in reversed(since)])
             found = [_metadata_in_commit(text) for text in texts if text is not None]
         found += [self._metadata_in(name) for name in names]
@@ -209,7 +206,7 @@ class LogReader:
 
     def _commits_from(self, version: int) -> Iterator[LoggedCommit]:
         """Yield the commits from a version on; several are read at a time."""
-        with ThreadPoolExecutor(_AT_ONCE) as readers:
+        with ThreadPoolExecutor(_NUM_READERS) as readers:
             # The first one is read alone, because usually there is none.
             commits = [self.commit(version)]
             while True:
@@ -218,7 +215,7 @@ class LogReader:
                         return
                     yield commit
                     version += 1
-                commits = list(readers.map(self.commit, range(version, version + _AT_ONCE)))
+                commits = list(readers.map(self.commit, range(version, version + _NUM_READERS)))
 
     def _dated(self, commit: LoggedCommit) -> Position:
         """Return the position of a commit; if the commit has no time, its file's time is used."""
@@ -353,7 +350,7 @@ def find_tables(
         return [
             table
             for directory, path in _logs_below(store, base, start, (), levels, is_excluded)
-            if (table := _described(directory, path, query)) is not None
+            if (table := _found_table(directory, path, query)) is not None
         ]
     except OSError as error:
         raise SourceError(
@@ -390,7 +387,7 @@ def _logs_below(
                 )
 
 
-def _described(location: str, path: tuple[str, ...], query: str) -> FoundTable | None:
+def _found_table(location: str, path: tuple[str, ...], query: str) -> FoundTable | None:
     if not path:
         _logger.warning("%s is a table itself: look in the directory above it.", location)
         return None
@@ -417,11 +414,7 @@ def merged_by_commits(location: str, version: int, watermark: str, batch: int) -
 
 @dataclass(frozen=True)
 class LogAt:
-    """The log of the table at a location, as `commit_lines` reads it.
-
-    Attributes:
-        location: The location, a path or a URI.
-    """
+    """The log of the table at a path or URI, as `commit_lines` reads it."""
 
     location: str
 
@@ -437,7 +430,7 @@ class LogAt:
         return None if actions is None else file_changes_from(actions)
 
     def _actions(self, version: int, kinds: tuple[bytes, bytes]) -> list[dict[str, Any]] | None:
-        """Return the actions of two kinds in a commit; None if the log does not hold it."""
+        """Return the actions of two kinds in a commit; None if the log lacks the commit."""
         store, base = file_system(self.location)
         try:
             with store.open_input_stream(f"{base}/_delta_log/{version:020}.json") as stream:
@@ -479,10 +472,10 @@ class LastChange:
     """The last commit that changed a table's rows, as far as its log shows.
 
     Attributes:
-        version: The version that it made.
-        committed_at: When, in UTC.
-        is_in_log: Whether the log still holds it. If all commits in the log left the rows as they
-            were, this is the oldest of them, and the change is at least that old.
+        version: The version that the commit created.
+        committed_at: The time of the commit, in UTC.
+        is_in_log: Whether the log still holds the commit. If all commits in the log left the rows
+            as they were, this is the oldest of them, and the change is at least that old.
         newest: The newest version that was read: it has the rows of `version`.
     """
 
@@ -554,14 +547,21 @@ def _created_meanwhile(table: Table, commit: Row) -> CommitConflictError:
     )
 
 
-def _growing_pages(table: Table) -> Iterator[tuple[list[Row], bool]]:
-    """Yield the newest commits, ten times as many in each step, and whether they are all."""
+class _NewestCommits(NamedTuple):
+    """The newest commits of a history, and whether it has no others."""
+
+    commits: list[Row]
+    is_all: bool
+
+
+def _growing_pages(table: Table) -> Iterator[_NewestCommits]:
+    """Yield the newest commits, ten times as many in each step."""
     limit = _AT_FIRST
     while True:
         commits = _newest_commits(table, limit)
-        is_all = len(commits) < limit
-        yield commits, is_all
-        if is_all:
+        page = _NewestCommits(commits, is_all=len(commits) < limit)
+        yield page
+        if page.is_all:
             return
         limit *= 10  # each step reads again at most a tenth of its commits
 

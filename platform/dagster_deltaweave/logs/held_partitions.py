@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dagster_deltaweave.logs.delta_log import LogAt
 from dagster_deltaweave.storage import file_system
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dagster import AssetKey
     from pyarrow.fs import FileSystem
 
-_AT_ONCE = 16
+_NUM_READERS = 16
 _OF_DELIVERY = 2**62
 _OF_DIRECTORY = "\t"  # which is in no partition key
 
@@ -36,11 +36,11 @@ _MAX_LOOKED = 500
 
 @dataclass(frozen=True)
 class HeldPartitions:
-    """What the log of a table says of an asset's partitions.
+    """An asset's partitions in a table, by the table's log.
 
     Attributes:
-        records: What is recorded of partitions that the table holds, by `recorded_name`.
-        order: Partition to the version of its order's application id, of those in the table.
+        records: The records of the partitions in the table, by `recorded_name`.
+        order: Partition in the table to the version of its order's application id.
     """
 
     records: Mapping[str, int]
@@ -85,7 +85,7 @@ def record_of(delivery: str | None, created_ns: int) -> int:
 
 
 def holds_delivery(record: int, delivery: str, changed_at: int) -> bool:
-    """Return whether what was recorded of a partition includes a delivery.
+    """Return whether the record of a partition includes a delivery.
 
     `changed_at`: when the storage last saw it change, in ns since 1970.
     """
@@ -193,7 +193,27 @@ def _undone_ids(log: Log, before: int | None, restored: int) -> Iterator[str]:
         yield from commit.applied
 
 
-def _read_log(store: FileSystem, directory: str) -> tuple[int, str | None, dict[str, int]]:
+class _LoggedIds(NamedTuple):
+    """The table's id and the application ids in a commit, a checkpoint or a log.
+
+    Attributes:
+        table_id: The table's id; None where a file does not have it.
+        applied: The newest version of each application id.
+    """
+
+    table_id: str | None
+    applied: dict[str, int]
+
+
+class _NewestIds(NamedTuple):
+    """The newest version of a log, with the ids of that version."""
+
+    version: int
+    table_id: str | None
+    applied: dict[str, int]
+
+
+def _read_log(store: FileSystem, directory: str) -> _NewestIds:
     """Return the newest version of a table, its id, and the version of each application id."""
     from pyarrow.fs import FileSelector
 
@@ -205,15 +225,16 @@ def _read_log(store: FileSystem, directory: str) -> tuple[int, str | None, dict[
         if info.extension == "json" and info.base_name[:-5].isdigit()
     )
     since = [name for name in names if int(name[:-5]) > checkpoint]
-    with ThreadPoolExecutor(_AT_ONCE) as readers:
+    with ThreadPoolExecutor(_NUM_READERS) as readers:
         found = [_read_checkpoint(store, f"{directory}/{name}") for name in files]
         found += readers.map(lambda name: _read_lines(store, f"{directory}/{name}"), since)
-    ids = [table_id for table_id, _ in found if table_id is not None]
-    applied = {name: record for _, versions in found for name, record in versions.items()}
-    return (int(since[-1][:-5]) if since else checkpoint), (ids[-1] if ids else None), applied
+    ids = [each.table_id for each in found if each.table_id is not None]
+    applied = {name: record for each in found for name, record in each.applied.items()}
+    newest = int(since[-1][:-5]) if since else checkpoint
+    return _NewestIds(newest, ids[-1] if ids else None, applied)
 
 
-def _read_lines(store: FileSystem, path: str) -> tuple[str | None, dict[str, int]]:
+def _read_lines(store: FileSystem, path: str) -> _LoggedIds:
     """Read the table's id, if a commit or JSON checkpoint has it, and its application ids."""
     table_id: str | None = None
     applied: dict[str, int] = {}
@@ -227,10 +248,10 @@ def _read_lines(store: FileSystem, path: str) -> tuple[str | None, dict[str, int
             table_id = action["metaData"]["id"]
         if "txn" in action:
             applied[action["txn"]["appId"]] = int(action["txn"]["version"])
-    return table_id, applied
+    return _LoggedIds(table_id, applied)
 
 
-def _read_checkpoint(store: FileSystem, path: str) -> tuple[str | None, dict[str, int]]:
+def _read_checkpoint(store: FileSystem, path: str) -> _LoggedIds:
     if path.endswith(".json"):
         return _read_lines(store, path)
     from pyarrow import parquet
@@ -247,4 +268,5 @@ def _read_checkpoint(store: FileSystem, path: str) -> tuple[str | None, dict[str
     }
     ids = of_kind["metaData"][0].to_pylist() if of_kind["metaData"] else []
     names_and_versions = [each.to_pylist() for each in of_kind["txn"]] or [[], []]
-    return (ids[0] if ids else None), dict(zip(*names_and_versions, strict=True))
+    applied = dict(zip(*names_and_versions, strict=True))
+    return _LoggedIds(ids[0] if ids else None, applied)

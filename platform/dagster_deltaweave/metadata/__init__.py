@@ -3,7 +3,6 @@
 - `materialization`: records what a run did in its materialization: data version, lineage, and the
   view that stays fresh.
 - `metadata_entries`: the metadata of merges, writes and table versions, in numbers and sentences.
-- `latency`: prints how long runs took from request to commit.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from dagster import (
@@ -44,19 +44,40 @@ if TYPE_CHECKING:
     from deltaweave.delta.statement import Origin
 
 
+class MaterializedOutput(Protocol):
+    """An output, as far as its materialization is recorded by it: `io_manager.output.Output`."""
+
+    @property
+    def context(self) -> OutputContext:
+        """The context of the asset's output."""
+
+    @property
+    def tables(self) -> TableLocator:
+        """Where the tables of the IO manager are."""
+
+    @property
+    def table(self) -> Table:
+        """The asset's table."""
+
+    @property
+    def changes(self) -> Changes:
+        """What the asset's function returned."""
+
+    @property
+    def partitions(self) -> Sequence[str]:
+        """The run's partitions."""
+
+
 def merge_lineage(
-    context: OutputContext,
-    tables: TableLocator,
-    table: Table,
-    changes: DataFrame,
-    statement: Callable[[str], str],
+    output: MaterializedOutput, statement: Callable[[str], str]
 ) -> TableColumnLineage | None:
-    """Return the column lineage of merging these changes into the asset's table, if it is known.
+    """Return the column lineage of merging an output into its table, if it is known.
 
     The statement is analyzed once more; no row is read.
     """
     from deltaweave.delta.statement import origins, parse_statement, resolve
 
+    changes = output.changes.rows
     spark = changes.sparkSession
     view = f"lineage_{uuid4().hex}"
     changes.createOrReplaceTempView(view)
@@ -64,11 +85,12 @@ def merge_lineage(
         of_columns = origins(resolve(parse_statement(spark, statement(view))))
     finally:
         spark.catalog.dropTempView(view)
-    return table_lineage(of_columns, upstream_locations(context, tables), table.location())
+    locations = upstream_locations(output.context, output.tables)
+    return table_lineage(of_columns, locations, output.table.location())
 
 
 def insert_of_events(table: Table, events: DataFrame) -> Callable[[str], str]:
-    """Return a statement that assigns what change events assign: equal names, whatever the action.
+    """Return a statement that assigns columns by name, as change events do.
 
     Applying events has no statement of its own. This one is analyzed and never run.
     """
@@ -147,13 +169,9 @@ def _as_uri(path: str) -> str:
 
 
 def record_merge(
-    context: OutputContext,
-    tables: TableLocator,
-    table: Table,
-    changes: Changes,
-    partitions: Sequence[str],
-    statement: Callable[[str], str] | None,
+    output: MaterializedOutput,
     result: MergeResult,
+    statement: Callable[[str], str] | None = None,
     plan: MergePlan | None = None,
 ) -> dict[str, Any]:
     """Observe a merge, and give the asset's materialization its data version.
@@ -163,6 +181,8 @@ def record_merge(
     Returns:
         The metadata of the materialization, in addition to that of the table.
     """
+    context, table, partitions = output.context, output.table, output.partitions
+    applied = output.changes.applied
     # The numbers cover the whole merge, so they belong to a partition only if there is just one.
     partition = partitions[0] if len(partitions) == 1 else None
     context.log_event(merge_observation(context.asset_key, partition, result))
@@ -173,9 +193,9 @@ def record_merge(
     return {
         **metadata_entries.merge_metadata(result, unused),
         **({"merge/retries": MetadataValue.int(retries)} if retries else {}),
-        **(metadata_entries.touched_metadata(changes.applied) if changes.applied else {}),
+        **(metadata_entries.touched_metadata(applied) if applied else {}),
         metadata_entries.TABLE_VERSION: described,
-        **_lineage_metadata(context, tables, table, changes, statement),
+        **_lineage_metadata(output, statement),
         **(statement_metadata(text) if text else {}),
         **(metadata_entries.plan_metadata(plan) if plan else {}),
     }
@@ -191,12 +211,10 @@ def _always_zero(context: OutputContext, table: Table, text: str | None) -> froz
 
 
 def record_write(
-    context: OutputContext,
-    table: Table,
+    output: MaterializedOutput,
     written: WriteResult,
     how: str,
     predicate: str | None,
-    partitions: Sequence[str],
     *,
     is_of_partitions: bool = False,
 ) -> dict[str, Any]:
@@ -207,6 +225,7 @@ def record_write(
     Returns:
         The metadata of the materialization, in addition to that of the table.
     """
+    context, partitions = output.context, output.partitions
     metadata = metadata_entries.write_metadata(written, how, predicate)
     context.log_event(
         AssetObservation(
@@ -223,7 +242,7 @@ def record_write(
     if of_one:
         counted = written.metrics["numOutputRows"] - written.metrics.get("numCopiedRows", 0)
     return {
-        metadata_entries.TABLE_VERSION: _record_version(context, table, written.version),
+        metadata_entries.TABLE_VERSION: _record_version(context, output.table, written.version),
         **metadata,
         **TableMetadataSet(partition_row_count=counted),
     }
@@ -287,18 +306,14 @@ def record_data_version(context: OutputContext, version: int) -> None:
 
 
 def _lineage_metadata(
-    context: OutputContext,
-    tables: TableLocator,
-    table: Table,
-    changes: Changes,
-    statement: Callable[[str], str] | None,
+    output: MaterializedOutput, statement: Callable[[str], str] | None
 ) -> dict[str, object]:
     try:
-        of_columns = statement or insert_of_events(table, changes.rows)
-        lineage = merge_lineage(context, tables, table, changes.rows, of_columns)
+        of_columns = statement or insert_of_events(output.table, output.changes.rows)
+        lineage = merge_lineage(output, of_columns)
     except Exception as error:
         # The merge is committed, so an error in what is only displayed must not fail the run.
-        context.log.warning(f"The column lineage is left out: {error}")
+        output.context.log.warning(f"The column lineage is left out: {error}")
         return {}
     return dict(TableMetadataSet(column_lineage=lineage)) if lineage else {}
 

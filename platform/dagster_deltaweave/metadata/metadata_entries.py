@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from deltaweave import ChangedRows, MergePlan, MergeResult, Table, TouchedRows, WriteResult
 
 
-STRATEGIES: Mapping[str, str] = MappingProxyType({each.value: each.did for each in StrategyName})
-"""Strategy to what it did."""
+DONE_BY_STRATEGY: Mapping[str, str] = MappingProxyType(
+    {each.value: each.did for each in StrategyName}
+)
+"""What each strategy did, in words."""
 
 _MATERIALIZATION: Mapping[str, str] = MappingProxyType(
     {
@@ -50,12 +52,10 @@ _MATERIALIZATION: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True)
 class PhaseLine:
-    """What a phase did.
+    """One phase of a merge.
 
     Attributes:
-        phase: Its name.
-        did: What it did, for people.
-        seconds: How long it took.
+        did: A sentence for people.
     """
 
     phase: str
@@ -86,7 +86,7 @@ def phase_lines(result: MergeResult) -> Iterator[PhaseLine]:
     scanned = f"{_skipped_files(result)}{_touched_files(result)}"
     added = readable_size(metrics.num_target_bytes_added)
     written = (
-        f"{STRATEGIES.get(result.strategy, result.strategy)}: {_changed_rows(result)}, "
+        f"{DONE_BY_STRATEGY.get(result.strategy, result.strategy)}: {_changed_rows(result)}, "
         f"{metrics.num_target_rows_copied:,} copied; "
         f"{counted(metrics.num_target_files_added, 'file')} added ({added})"
     )
@@ -133,7 +133,7 @@ def _skipped_files(result: MergeResult) -> str:
 
 
 def _touched_files(result: MergeResult) -> str:
-    """Return what became of touched files; empty for Delta's own MERGE, which reports nothing."""
+    """Describe how touched files were changed; empty for Delta's own MERGE, which reports none."""
     if result.strategy == "builtin":
         return ""
     metrics = result.metrics
@@ -158,7 +158,7 @@ def _committed(result: MergeResult) -> str:
     if result.version is not None:
         return f"version {result.version}"
     if result.was_applied_before:
-        return STRATEGIES["already-applied"]
+        return DONE_BY_STRATEGY["already-applied"]
     return "nothing, since no row changed"
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 NO_ROW_PREDICATE = "false"
 """The predicate of no partition's rows."""
 
-_SAMPLE = datetime(2033, 11, 22, 13, 14, 15)
+_SAMPLE_TIME = datetime(2033, 11, 22, 13, 14, 15)
 _DATE_TEXT = re.compile(r"\d{4}-\d{2}-\d{2}(?!\d)")
 _SHORTEST_DAY = timedelta(hours=23)
 _HOUR = timedelta(hours=1)
@@ -157,13 +157,13 @@ def _texts_predicate(
     definition: TimeWindows, keys: Sequence[str], expression: str, windows: Sequence[_Window]
 ) -> str:
     """Build the condition for texts that are partition keys, or times in their windows."""
-    sample = _SAMPLE.strftime(definition.fmt)
+    sample = _SAMPLE_TIME.strftime(definition.fmt)
     days = all(_begins_a_day(moment) for window in windows for moment in window)
-    if days and sample == f"{_SAMPLE:%Y-%m-%d}":
+    if days and sample == f"{_SAMPLE_TIME:%Y-%m-%d}":
         # A key is the first date of its window.
         return _windows_condition(expression, windows, _date_literal)
     of_keys = _keys_predicate(keys, expression)
-    is_other_date = _DATE_TEXT.match(sample) and not sample.startswith(f"{_SAMPLE:%Y-%m-%d}")
+    is_other_date = _DATE_TEXT.match(sample) and not sample.startswith(f"{_SAMPLE_TIME:%Y-%m-%d}")
     if is_other_date:
         return of_keys
     # Keys of hours begin with dates too, so for hours only texts with a time count.

@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from dagster import (
@@ -285,7 +285,7 @@ _SECONDS_UNTIL_RETRY = 600
 
 
 def is_under_way(record: RunRecord, instance: DagsterInstance) -> bool:
-    """Return whether a run is queued or runs, or Dagster will try it again."""
+    """Return whether a run is queued, runs, or will be retried by Dagster."""
     run = record.dagster_run
     if not run.is_complete_and_waiting_to_retry:
         return run.status in NOT_FINISHED_STATUSES
@@ -337,14 +337,21 @@ def partitions_of_run(
         return []
 
 
-def unmerged_attempts(instance: DagsterInstance, asset: AssetKey) -> list[tuple[str, str]]:
+class UnmergedAttempt(NamedTuple):
+    """A partition that was not materialized since its last run was created."""
+
+    partition: str
+    run_id: str
+
+
+def unmerged_attempts(instance: DagsterInstance, asset: AssetKey) -> list[UnmergedAttempt]:
     """Return each partition not materialized since its last run was created, with that run."""
     storage = instance.event_log_storage
     found = storage.get_latest_asset_partition_materialization_attempts_without_materializations(
         asset
     )
     # The partition is None for a run without one, e.g. from before the asset had partitions.
-    return [(partition, run_id) for partition, (run_id, _) in found.items() if partition]
+    return [UnmergedAttempt(each, run_id) for each, (run_id, _) in found.items() if each]
 
 
 Materializes = Callable[[PartitionBackfill], bool]

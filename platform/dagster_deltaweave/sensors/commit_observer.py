@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dagster import (
     AssetKey,
@@ -50,10 +50,10 @@ COMMIT_TIMESTAMP = "commit/timestamp"
 
 _BY_RUNS = ("merge/version", "write/version", "rematerialize/version")
 _GOING_ON = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
-_CLOCKS_DIFFER = 60_000
+_CLOCKS_DIFFER_MS = 60_000
 """How much later than its commits' times a run may begin by Dagster's clock, in ms."""
 
-_PAGE = 1_000
+_RUNS_OF_PAGE = 1_000
 _SEARCHED = 10
 """How many pages of observations are searched for a commit's; each merge has one of its own."""
 
@@ -112,7 +112,7 @@ def first_run_going_on(instance: DagsterInstance, key: AssetKey) -> float:
         such run.
     """
     began = (
-        (record.start_time or record.create_timestamp.timestamp()) * 1000 - _CLOCKS_DIFFER
+        (record.start_time or record.create_timestamp.timestamp()) * 1000 - _CLOCKS_DIFFER_MS
         for record in instance.get_run_records(RunsFilter(statuses=_GOING_ON))
         if key in planned_assets(instance, record.dagster_run)
     )
@@ -120,7 +120,7 @@ def first_run_going_on(instance: DagsterInstance, key: AssetKey) -> float:
 
 
 def materialized_by(instance: DagsterInstance, run_id: str, key: AssetKey) -> bool | None:
-    """Return whether a run materialized the asset; None if it still may."""
+    """Return whether a run materialized the asset; None while the run still may."""
     run = instance.get_run_by_id(run_id)
     if run is None:
         return False
@@ -136,7 +136,7 @@ def _newest_first(
 ) -> Iterator[EventLogRecord]:
     cursor, read = None, 0
     while pages is None or read < pages:
-        page = fetch(wanted, _PAGE, cursor)
+        page = fetch(wanted, _RUNS_OF_PAGE, cursor)
         yield from page.records
         if not page.has_more:
             return
@@ -145,10 +145,9 @@ def _newest_first(
 
 @dataclass(frozen=True)
 class FollowedTable:
-    """Where a table is, and up to which commit it was read.
+    """A table's location, and the newest commit that was read there.
 
     Attributes:
-        location: Path or URI of the table.
         seen: The newest commit that was read.
     """
 
@@ -158,12 +157,11 @@ class FollowedTable:
 
 @dataclass(frozen=True)
 class TableLook:
-    """What one look at a table found.
+    """The result of one look at a table.
 
     Attributes:
-        followed: Up to which commit it was read; None if there is no table.
+        followed: The newest commit that was read; None if there is no table.
         of_others: The new commits that no run made and that were not observed, oldest first.
-        note: A note for the skip reason.
         is_first: Whether there is no record that the table was read before.
     """
 
@@ -220,10 +218,17 @@ def _commits_after(
     return commits
 
 
+class _JudgedCommits(NamedTuple):
+    """Commits whose writers are known, and those of them to observe: no run made them."""
+
+    judged: Sequence[LoggedCommit]
+    of_others: list[LoggedCommit]
+
+
 def _known_writers(
     instance: DagsterInstance, key: AssetKey, log: LogReader, commits: Sequence[LoggedCommit]
-) -> tuple[Sequence[LoggedCommit], list[LoggedCommit]]:
-    """Return the first commits whose writers are known by now, and those of them to observe."""
+) -> _JudgedCommits:
+    """Return the first commits whose writers are known by now."""
     by_session = _committed_by_sessions(instance, key, commits)
     unmarked = [
         each
@@ -231,7 +236,7 @@ def _known_writers(
         if run_id_in(each.user_metadata) is None and not by_session.get(each.version)
     ]
     if not unmarked:
-        return commits, []
+        return _JudgedCommits(commits, [])
     # Query the runs before the versions, so that a run that ends in between has its version there.
     labelled = {e.version for e in unmarked if e.user_metadata and e.version not in by_session}
     began = first_run_going_on(instance, key) if labelled else math.inf
@@ -253,13 +258,13 @@ def _known_writers(
     observed = last_observed(instance, key) if others else None
     if observed is not None and log.holds(observed):
         others = [each for each in others if each.version > observed.version]
-    return commits, others
+    return _JudgedCommits(commits, others)
 
 
 def _committed_by_sessions(
     instance: DagsterInstance, key: AssetKey, commits: Sequence[LoggedCommit]
 ) -> dict[int, bool | None]:
-    """Return by version whether a run that committed it materialized the asset; None: it may yet.
+    """Return by version whether its run materialized the asset; None while the run still may.
 
     A run that failed before is another writer for the asset, whose rows it has changed.
     """
@@ -356,14 +361,21 @@ def build_commit_observer(
     return commit_observer
 
 
+class _AssetLook(NamedTuple):
+    """The events to record for an asset, and a note on it."""
+
+    events: list[AssetEvent]
+    note: str
+
+
 def _look_at_asset(
     context: SensorEvaluationContext,
     table: NamedAsset,
     followed: dict[str, FollowedTable],
     limit: int,
     materializes: bool,
-) -> tuple[list[AssetEvent], str]:
-    """Return the events to record for one asset, and a note; update `followed`."""
+) -> _AssetLook:
+    """Return the events to record for one asset; update `followed`."""
     name = table.name
     newest = _newest_materialization(context.instance, table.key)
     before = followed.get(name)
@@ -371,28 +383,30 @@ def _look_at_asset(
         location = _location(newest, table) or (before.location if before else None)
     except StatementError as error:
         context.log.warning(f"The table of {name} is not looked at: {redacted(error)}")
-        return [], f"the metadata of {name} is not valid"
+        return _AssetLook([], f"the metadata of {name} is not valid")
     if location is None:
-        graph = _graph(context)
+        graph = _graph_of_tick(context)
         if graph is not None and not graph.has(table.key):
-            return [], f"there is no asset {name} here: its key may have got a prefix when loaded"
-        return [], f"no run has said where the table of {name} is"
+            return _AssetLook(
+                [], f"there is no asset {name} here: its key may have got a prefix when loaded"
+            )
+        return _AssetLook([], f"no run has said where the table of {name} is")
     if limit <= 0:
-        return [], f"{name} waits for the next tick"
+        return _AssetLook([], f"{name} waits for the next tick")
     try:
         look = look_for_commits(context.instance, table.key, location, before, limit)
     except (OSError, ValueError, DeltaweaveError) as error:
         # One unreadable log must not keep the other logs from being read.
         shown = redacted(location)
         context.log.warning(f"The log of {shown} cannot be read: {redacted(error)}")
-        return [], f"the log of {shown} cannot be read"
+        return _AssetLook([], f"the log of {shown} cannot be read")
     events: list[AssetEvent] = []
     if look.followed is not None:
         followed[name] = look.followed
     if look.is_first and look.followed is not None:
         events.append(_follow_observation(table.key, look.followed.seen))
     changed = _last_change(look.of_others) if materializes else []
-    if not _is_partitioned(context, table):
+    if not _has_partitions(context, table):
         events += [
             _materialization(table.key, location, each)
             for each in changed
@@ -401,19 +415,19 @@ def _look_at_asset(
         ]
     # The observations follow the materialization, so if they are recorded, it is recorded too.
     events += [_observation(table.key, each) for each in look.of_others]
-    return events, look.note
+    return _AssetLook(events, look.note)
 
 
-def _is_partitioned(context: SensorEvaluationContext, table: NamedAsset) -> bool:
+def _has_partitions(context: SensorEvaluationContext, table: NamedAsset) -> bool:
     if table.is_partitioned is not None:
         return table.is_partitioned
-    graph = _graph(context)
+    graph = _graph_of_tick(context)
     if graph is None or not graph.has(table.key):
         return False
     return graph.get(table.key).partitions_def is not None
 
 
-def _graph(context: SensorEvaluationContext) -> AssetGraph | None:
+def _graph_of_tick(context: SensorEvaluationContext) -> AssetGraph | None:
     """Return the assets of the code location; None if the tick has none, as in a test."""
     return None if context.repository_def is None else context.repository_def.asset_graph
 

@@ -33,10 +33,10 @@ from dagster_deltaweave.sensors.target_tables import SensorTarget, TargetAsset
 
 SortKey = Callable[[str], Any]
 
-_LOOKED_AT = 1_000
-_NAMED = 5
-_FAILED = "whose run failed"
-_ENDED = "whose run ended without a merge"
+_PARTITIONS_LOOKED_AT = 1_000
+_NOTES_SHOWN = 5
+_FAILED_TEXT = "whose run failed"
+_ENDED_TEXT = "whose run ended without a merge"
 _UNDER_WAY = "which another run or a backfill is to merge"
 
 
@@ -46,11 +46,11 @@ class DeliveryPlan:
 
     Attributes:
         requests: The deliveries to request, the oldest first, with their attempts.
-        merged: How many are merged.
+        merged: The number of merged deliveries.
         under_way: Partitions whose run is under way.
-        notes: Why others are not requested, a clause each.
-        waiting: By the partition that they wait for, and why, those that wait.
-        later: How many are left for later ticks.
+        notes: A clause for each other delivery: why it is not requested.
+        waiting: Waiting deliveries, by the partition that they wait for, and why.
+        later: The number of deliveries that are left for later ticks.
         done: Digests of groups of deliveries that runs have merged, for the cursor.
     """
 
@@ -69,9 +69,9 @@ class DeliveryPlan:
         for partition, those in self.waiting.items():
             more = f" and {len(those) - 1} more wait" if len(those) > 1 else " waits"
             waits.append(f"{those[0]}{more} for {partition}")
-        notes = self.notes[:_NAMED]
-        if len(self.notes) > _NAMED:
-            notes.append(f"and so on for {len(self.notes) - _NAMED} more")
+        notes = self.notes[:_NOTES_SHOWN]
+        if len(self.notes) > _NOTES_SHOWN:
+            notes.append(f"and so on for {len(self.notes) - _NOTES_SHOWN} more")
         return [*notes, *waits]
 
 
@@ -101,7 +101,7 @@ def plan_requests(
     limit: int,
     margin: int,
 ) -> DeliveryPlan:
-    """Return what is to be requested now of complete deliveries.
+    """Return which of the complete deliveries to request now.
 
     `margin`: how much earlier than a run by hand a delivery must have changed to be in it, in ns.
     """
@@ -158,7 +158,7 @@ class _Planner:
         awaited = self._failed_without_delivery({each.partition for each in left})
         awaited |= {each: _UNDER_WAY for each in several if self._is_awaited(each)}
         oldest = sorted(awaited, key=self.sort_key)
-        for digest, group in groups(left, lambda each: _described(missing[each.partition])):
+        for digest, group in groups(left, lambda each: _keys_text(missing[each.partition])):
             if digest in done:
                 self.plan.merged += len(group)
                 self.plan.done.append(digest)
@@ -204,7 +204,7 @@ class _Planner:
             self.plan.notes.append(f"{partition}: {standing.problem}")
             if self._newest.keys() & standing.missing - late:
                 is_failed = standing.run is None or standing.run.status != DagsterRunStatus.SUCCESS
-                self._blocker = f"{partition}, {_FAILED if is_failed else _ENDED}"
+                self._blocker = f"{partition}, {_FAILED_TEXT if is_failed else _ENDED_TEXT}"
         elif len(self.plan.requests) < self.limit:
             # What a run needs of an asset without a log may not outlive the run that made it.
             held = {each.key for each in self.assets if each.is_read} - standing.missing
@@ -214,11 +214,11 @@ class _Planner:
             self.plan.later += 1
 
     def _is_of_directory(self, run: DagsterRun) -> bool:
-        """Return whether the run is not one for what landed elsewhere."""
+        """Return whether a run is for no delivery of another directory."""
         return landing_directory(run.tags) in ("", self.target.landing)
 
     def _is_merged_past(self, key: AssetKey, partition: str) -> bool:
-        """Return whether a newer partition was merged into an asset's table, so this is late."""
+        """Return whether a partition is late: a newer one was merged into an asset's table."""
         newest = self._newest.get(key)
         return newest is not None and self.sort_key(partition) < self.sort_key(newest)
 
@@ -242,7 +242,7 @@ class _Planner:
             for partition, run_id in unmerged_attempts(self._instance, key)
             if partition not in landed and self._is_awaited_by(key, partition)
         }
-        oldest = sorted(found, key=self.sort_key)[:_LOOKED_AT]
+        oldest = sorted(found, key=self.sort_key)[:_PARTITIONS_LOOKED_AT]
         if not oldest:
             return {}
         wanted = RunsFilter(
@@ -252,13 +252,13 @@ class _Planner:
         failed = {run.run_id for run in self._instance.get_runs(wanted)}
         others = self._runs.of(oldest) if failed else {}
         return {
-            partition: _FAILED
+            partition: _FAILED_TEXT
             for partition in oldest
             if found[partition] in failed
             and not any(map(self._runs.is_under_way, others.get(partition, ())))
         }
 
 
-def _described(missing: Sequence[TargetAsset]) -> str:
+def _keys_text(missing: Sequence[TargetAsset]) -> str:
     """Describe which tables are missing, so that a tick's result counts only while that holds."""
     return " ".join(f"{each.key.to_user_string()}:{each.held is None}" for each in missing)

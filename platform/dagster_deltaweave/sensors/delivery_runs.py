@@ -53,16 +53,16 @@ from dagster_deltaweave.sensors.run_requests import is_here
 from dagster_deltaweave.sensors.target_tables import SensorTarget, TargetAsset
 from dagster_deltaweave.storage import local_path, without_query
 
-_LONGEST_PAUSE_SECONDS = 3600.0
-_CLOCKS_DIFFER = 60 * SECOND_IN_NS
+_LONGEST_DELIVERY_PAUSE_SECONDS = 3600.0
+_CLOCKS_DIFFER_NS = 60 * SECOND_IN_NS
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How a sensor requests again what failed.
+    """How a sensor retries failed runs of a delivery.
 
     Attributes:
-        attempts: How many runs it requests for a delivery.
+        attempts: The most runs that are requested for a delivery.
         retry_after_seconds: How long after the first one ended the second is requested, in s;
             twice as long each further time, up to an hour.
     """
@@ -76,12 +76,12 @@ class Standing:
     """What Dagster's runs say of a delivery.
 
     Attributes:
-        attempt: The number of the run to request now; None if none is.
-        run_key: Its run key.
-        run: The run that is under way, merged it, or failed, if any.
-        problem: Why it is not requested now, if runs for it failed; a sentence's end.
-        is_done: Whether runs merged it.
-        missing: The assets that lack it.
+        attempt: The number of the run to request now; None to request none.
+        run_key: The run key of that run.
+        run: The run that is under way, merged the delivery, or failed, if any.
+        problem: Why the delivery is not requested now, if its runs failed; a sentence's end.
+        is_done: Whether runs merged the delivery.
+        missing: The assets that lack the delivery.
         selected: The assets that the run materializes; None for all of the target.
     """
 
@@ -167,7 +167,7 @@ def _succeeded(record: RunRecord) -> bool:
 
 
 def _failure(ended: Sequence[RunRecord], policy: RetryPolicy) -> str:
-    """Return why no run is requested now, after these ended without a merge, the newest first."""
+    """Return why no run is requested now, after runs that ended without a merge, newest first."""
     newest = ended[0].dagster_run
     name = f"run {newest.run_id[:8]}"
     if newest.status == DagsterRunStatus.CANCELED:
@@ -179,7 +179,7 @@ def _failure(ended: Sequence[RunRecord], policy: RetryPolicy) -> str:
             "yourself"
         )
     at = max(map(ended_at, ended))
-    pause = min(_LONGEST_PAUSE_SECONDS, policy.retry_after_seconds * 2 ** (len(ended) - 1))
+    pause = min(_LONGEST_DELIVERY_PAUSE_SECONDS, policy.retry_after_seconds * 2 ** (len(ended) - 1))
     left = at + pause - time.time()
     if left <= 0:
         return ""
@@ -193,7 +193,7 @@ def _is_for(record: RunRecord, delivery: Delivery) -> bool:
     if identity is not None:
         return identity == delivery.identity
     # A run of an older release, which identified deliveries only by their fingerprints.
-    is_later = _created_at(record) > delivery.marked_at - _CLOCKS_DIFFER
+    is_later = _created_at(record) > delivery.marked_at - _CLOCKS_DIFFER_NS
     return tags.get(RUN_KEY_TAG) == f"{delivery.partition}@{delivery.fingerprint}" and is_later
 
 
@@ -244,15 +244,11 @@ def arrival_of_delivery(
     )
 
 
-_LOOKED_AT = 1_000
+_MATERIALIZATIONS_LOOKED_AT = 1_000
 
 
 class TargetRuns:
-    """The runs, whoever started them, that materialize what a sensor's target merges.
-
-    Args:
-        target: The sensor's target.
-    """
+    """The runs, whoever started them, that materialize what a sensor's target merges."""
 
     def __init__(self, target: SensorTarget) -> None:
         self._target = target
@@ -292,7 +288,9 @@ class TargetRuns:
     def _runs_that_made(self, key: AssetKey, partitions: Sequence[str]) -> set[tuple[str, str]]:
         """Return the runs that materialized some of these partitions, each with a partition."""
         wanted = AssetRecordsFilter(key, asset_partitions=list(partitions))
-        found = self._instance.fetch_materializations(wanted, limit=_LOOKED_AT).records
+        found = self._instance.fetch_materializations(
+            wanted, limit=_MATERIALIZATIONS_LOOKED_AT
+        ).records
         named = ((each.run_id, each.partition_key) for each in found)
         # Sensors and people report materializations without a run.
         return {(run_id, partition) for run_id, partition in named if run_id and partition}
@@ -337,7 +335,7 @@ class TargetRuns:
         return is_requested or is_here(self._target.context, run.remote_job_origin)
 
     def is_under_way(self, record: RunRecord) -> bool:
-        """Return whether a run is queued or runs, or Dagster will try it again."""
+        """Return whether a run is queued, runs, or will be retried by Dagster."""
         return is_under_way(record, self._instance)
 
     def of_several(self) -> frozenset[str]:

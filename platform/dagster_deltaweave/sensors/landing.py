@@ -84,7 +84,7 @@ class _LandingSensor:
 
     @property
     def until_complete(self) -> str:
-        """What incomplete partitions wait for."""
+        """A clause that says for what incomplete partitions wait."""
         if self.marker is None:
             return "their sizes have to settle"
         return f"their marker is {'<key>' + self.suffix if self.suffix else ''}{self.marker}"

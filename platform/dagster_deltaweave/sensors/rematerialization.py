@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dagster import (
     AssetSelection,
@@ -63,7 +63,7 @@ REASON = "deltaweave/rematerialization_reason"
 
 _LONGEST_TAG = 500
 _MOST_ENDED = 20  # of one state, before which the longest pause is reached
-_LONGEST_PAUSE_SECONDS = 3600.0
+_LONGEST_BASE_PAUSE_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,9 @@ class Due:
     """A base that is due to be rematerialized.
 
     Attributes:
-        assets: The assets of its table.
-        reason: A sentence that says why.
-        state: The newest batch in it and the newest of all: one run is requested for these.
-        attempt: The number of the next run for these.
+        reason: Why the base is due, as a sentence.
+        state: The newest batch in the base and the newest of all. One run is requested for a state.
+        attempt: The number of the next run for the state.
     """
 
     assets: MergeOnReadAssets
@@ -216,13 +215,20 @@ def build_rematerialization_schedule(
     return rematerialization_schedule
 
 
+class DueBases(NamedTuple):
+    """The bases that are due, and a note on each of the others."""
+
+    due: list[Due]
+    notes: list[str]
+
+
 def _due_tables(
     context: SensorEvaluationContext | ScheduleEvaluationContext,
     tables: Sequence[MergeOnReadAssets],
     managers: Sequence[str],
     policy: RematerializationPolicy,
-) -> tuple[list[Due], list[str]]:
-    """Return the bases that are due, and a note on each of the others."""
+) -> DueBases:
+    """Return the bases that are due."""
     due, notes = [], []
     for each, manager in zip(tables, managers, strict=True):
         base, locator = _base_name(each), run_locator(context.resources, manager)
@@ -251,13 +257,13 @@ def _due_tables(
             # The id is included because a recreated base begins with the same batch numbers.
             state = f"{base}@{pending.base_id}:{pending.merged_batch}-{pending.newest_batch}"
             due.append(Due(each, reason, state))
-    return due, notes
+    return DueBases(due, notes)
 
 
 def _with_retries(
     instance: DagsterInstance, due: Sequence[Due], retry_after_seconds: float
-) -> tuple[list[Due], list[str]]:
-    """Return what is due now, with the number of its next run, and a note on what waits."""
+) -> DueBases:
+    """Return the bases whose next run is due now, with its number."""
     now, notes = [], []
     for each in due:
         base = _base_name(each.assets)
@@ -273,7 +279,7 @@ def _with_retries(
             continue
         # What a run merged is pending again if a RESTORE took it back.
         alike = list(next(groupby(ended, key=lambda record: record.dagster_run.status))[1])
-        pause = min(_LONGEST_PAUSE_SECONDS, retry_after_seconds * 2 ** (len(alike) - 1))
+        pause = min(_LONGEST_BASE_PAUSE_SECONDS, retry_after_seconds * 2 ** (len(alike) - 1))
         remaining = max(map(ended_at, alike)) + pause - time.time()
         if remaining <= 0:
             now.append(replace(each, attempt=last + 1))
@@ -283,7 +289,7 @@ def _with_retries(
             f"{base} is tried again in {remaining:.0f} s, after run {run.run_id[:8]} {how}, "
             f"attempt {last}: {each.reason}"
         )
-    return now, notes
+    return DueBases(now, notes)
 
 
 def _run_key_of(record: RunRecord) -> str:

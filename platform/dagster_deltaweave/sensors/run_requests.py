@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict, TypeVar
+from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
 
 from dagster import (
     AddDynamicPartitionsRequest,
@@ -54,7 +54,7 @@ def check_marker(sensor: str, marker: str | None) -> None:
         )
 
 
-T = TypeVar("T")
+Candidate = TypeVar("Candidate")
 
 _LOOK_UPS_PER_TICK = 1_000
 
@@ -67,10 +67,6 @@ class PastRuns:
     Dagster drops a request whose run key it has seen, and says so only in the daemon's log. After a
     lost cursor, a sensor would fill many ticks with requests that start no run. So the sensor looks
     up beforehand which run keys Dagster has seen, one by one as the daemon does.
-
-    Args:
-        context: The context of the tick.
-        sensor_name: The sensor's name.
     """
 
     def __init__(self, context: SensorEvaluationContext, sensor_name: str) -> None:
@@ -78,7 +74,7 @@ class PastRuns:
         self._sensor_name = sensor_name
 
     def with_key(self, run_key: str) -> RunRecord | None:
-        """Return the run with this key, or None."""
+        """Return the run with a run key, or None."""
         records = self._context.instance.get_run_records(RunsFilter(tags={RUN_KEY_TAG: run_key}))
         return next((record for record in records if self._is_ours(record.dagster_run)), None)
 
@@ -113,30 +109,34 @@ def was_launched(record: RunRecord | None) -> bool:
     return record is not None and record.dagster_run.status != DagsterRunStatus.NOT_STARTED
 
 
+class Chosen(NamedTuple, Generic[Candidate]):
+    """The first candidates of a tick: which are requested, and which have a run already."""
+
+    requested: list[Candidate]
+    passed: list[Candidate]
+
+
 def first_without_a_run(
     context: SensorEvaluationContext,
     sensor_name: str,
-    candidates: Sequence[T],
+    candidates: Sequence[Candidate],
     *,
-    run_key: Callable[[T], str],
+    run_key: Callable[[Candidate], str],
     limit: int,
-) -> tuple[list[T], list[T]]:
-    """Choose the first candidates without a run; return them and the candidates that have a run.
+) -> Chosen[Candidate]:
+    """Choose the first candidates without a run.
 
-    Returns:
-        The candidates to request, and those that have a run. Together they are the first
-        candidates: after `limit` requests, or a thousand look-ups, the rest is left for the next
-        tick.
+    After `limit` requests, or a thousand look-ups, the rest is left for the next tick.
     """
     runs = PastRuns(context, sensor_name)
-    chosen: list[T] = []
-    passed: list[T] = []
+    chosen: list[Candidate] = []
+    passed: list[Candidate] = []
     for candidate in candidates[:_LOOK_UPS_PER_TICK]:
         if len(chosen) == limit:
             break
         is_launched = was_launched(runs.with_key(run_key(candidate)))
         (passed if is_launched else chosen).append(candidate)
-    return chosen, passed
+    return Chosen(chosen, passed)
 
 
 def added_partitions(
@@ -156,7 +156,7 @@ def added_partitions(
 
 
 def is_key(partition: str) -> bool:
-    """Return whether Dagster accepts a text as a partition key; else a request fails its tick."""
+    """Return whether Dagster accepts a text as a partition key; other keys fail the tick."""
     return partition != "" and not _IN_NO_KEY.search(partition)
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dagster import (
     AssetKey,
@@ -117,21 +117,30 @@ class Change:
         return f"{self.partition}@{self.version}" if self.partition else self.version
 
 
+class CommitsSince(NamedTuple):
+    """Where a look at a table begins, and its commits from there."""
+
+    progress: Progress
+    commits: list[LoggedCommit]
+
+
 def look_at_table(
     log: LogReader, progress: Progress | None, *, by_partition: bool
-) -> tuple[Progress, list[LoggedCommit]] | None:
-    """Return where the look at the table begins, and its commits from there; None without one."""
+) -> CommitsSince | None:
+    """Return the commits to look at; None if there is no table."""
     commits = log.after(progress.seen) if progress else None
     if progress is not None and commits is not None and progress.leads_to(commits):
         until = progress.until
-        return progress, [each for each in commits if until is None or each.version <= until]
+        wanted = [each for each in commits if until is None or each.version <= until]
+        return CommitsSince(progress, wanted)
     commits = log.all() if by_partition else _newest_change(log)
     if not commits:
         return None
     begin = Position(commits[0].version - 1, 0)
     # Unknown partitions are remembered as long as the table can be the one in which they changed.
     is_cleaned_up = progress is not None and begin.version >= progress.seen.version
-    return Progress(begin, unknown=progress.unknown if progress and is_cleaned_up else {}), commits
+    unknown = progress.unknown if progress and is_cleaned_up else {}
+    return CommitsSince(Progress(begin, unknown=unknown), commits)
 
 
 def _newest_change(log: LogReader) -> list[LoggedCommit]:
@@ -145,17 +154,25 @@ def _newest_change(log: LogReader) -> list[LoggedCommit]:
     return [newest] if newest else []
 
 
+class ChangedPartitions(NamedTuple):
+    """What changed: the changes to request, in order, and the versions of unknown partitions."""
+
+    changes: list[Change]
+    unknown: dict[str, str]
+
+
 def changes_to_request(
     commits: Sequence[LoggedCommit],
     progress: Progress,
     known: frozenset[str] | None,
     partitions_def: PartitionsDefinition[str] | None,
     partition_key: PartitionKeyOf | None,
-) -> tuple[list[Change], dict[str, str]]:
-    """Return the changes to request, in order, and those of unknown partitions."""
+) -> ChangedPartitions:
+    """Return what changed in the partitions that exist, and in others."""
     changing = [each for each in commits if each.changes_data]
     if partitions_def is None:
-        return [Change("", _version_text(each.position)) for each in changing[-1:]], {}
+        newest = [Change("", _version_text(each.position)) for each in changing[-1:]]
+        return ChangedPartitions(newest, {})
     key_of = partition_key or _joined_key
     changed: dict[str, str] = {}
     for commit in changing:
@@ -163,11 +180,12 @@ def changes_to_request(
             changed[key_of(dict(values))] = _version_text(commit.position)
     changed = {each: changed[each] for each in sorted(changed) if each > progress.after}
     if known is None:
-        return [Change(*each) for each in changed.items()], {}
+        return ChangedPartitions([Change(*each) for each in changed.items()], {})
     # Partitions that were unknown come first, because the log may no longer have their versions.
     once_unknown = {**progress.unknown, **changed}
     unknown = {each: version for each, version in once_unknown.items() if each not in known}
-    return [Change(*each) for each in once_unknown.items() if each[0] in known], unknown
+    changes = [Change(*each) for each in once_unknown.items() if each[0] in known]
+    return ChangedPartitions(changes, unknown)
 
 
 def _joined_key(values: Mapping[str, str | None]) -> str:
@@ -280,13 +298,14 @@ class _TableSensor:
             cursor=cursor,
         )
 
-    def _look(self, before: Progress | None) -> tuple[Progress, list[LoggedCommit]] | None:
-        """Return where the look begins, and the commits from there; None if there is no table."""
+    def _look(self, before: Progress | None) -> CommitsSince | None:
+        """Return the commits to look at, with the names of columns; None if there is no table."""
         try:
             log = LogReader(self.table)
             looked = look_at_table(log, before, by_partition=self.partitions_def is not None)
             if looked is not None and self.partitions_def is not None:
-                looked = looked[0], log.with_column_names(looked[1])
+                named = log.with_column_names(looked.commits)
+                looked = looked._replace(commits=named)
         except (OSError, ValueError) as error:
             raise SourceError(
                 f"its log cannot be read: {redacted(error)}",

@@ -54,12 +54,11 @@ Target = _Job | _Assets | str | Sequence[str]
 
 @dataclass(frozen=True)
 class TargetAsset:
-    """An asset that has the partitions that land, and what its table's log says that it holds.
+    """An asset with the landing partitions, and what its table holds by the table's log.
 
     Attributes:
-        key: Its key.
-        declaration: How it is written, if it is declared.
-        is_read: Whether a log says what it holds; else Dagster's runs do.
+        declaration: How the asset's table is written, if it is declared.
+        is_read: Whether a log says what the table holds; otherwise Dagster's runs do.
         held: What the table holds; None if there is no table, or none is read.
         margin: How much earlier than a run a delivery must have changed, in ns, to be in what the
             run read.
@@ -109,14 +108,7 @@ class TargetAsset:
 
 @dataclass(frozen=True)
 class SensorTarget:
-    """What a sensor starts.
-
-    Attributes:
-        context: The context of the tick.
-        target: The job or the assets.
-        partitions_def: The partitions that land.
-        directory: The landing directory.
-    """
+    """The job or the assets that a sensor starts, for partitions that land in a directory."""
 
     context: SensorEvaluationContext
     target: Target
@@ -158,7 +150,7 @@ class SensorTarget:
         return own or others
 
     def without(self, held: Collection[AssetKey]) -> Sequence[AssetKey] | None:
-        """Return a run's assets without these, if they can be left out; None for all assets."""
+        """Return a run's assets without some, if those can be left out; None for all assets."""
         nodes = [self.repository.asset_graph.get(key) for key in self.keys]
         executed = [each for each in nodes if each.is_executable]
         wanted = [each for each in executed if each.key not in held]
@@ -206,7 +198,7 @@ class SensorTarget:
     def _location(
         self, definition: AssetsDefinition, key: AssetKey, declaration: TableDeclaration
     ) -> str | None:
-        """Return where the asset's log can be read, if it can be without Spark."""
+        """Return where the asset's log can be read without Spark; None if it cannot."""
         needed, name = _needed_resources(definition, key), _manager_of(definition, key)
         try:
             with build_resources(needed, instance=self.context.instance) as resources:

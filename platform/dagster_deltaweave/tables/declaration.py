@@ -43,7 +43,7 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True)
 class Namespace:
-    """What is said of the catalog and the schema of a table; nothing for a table at a path.
+    """The catalog and the schema of a table; empty for a table at a path.
 
     Attributes:
         catalog: The catalog; None for the session's current one.
@@ -218,7 +218,7 @@ WriteMode = Literal["append", "overwrite", "replace_where"]
 
 @dataclass(frozen=True, kw_only=True)
 class TableLocation:
-    """What is declared of where an asset's table is; the IO manager says the rest.
+    """The declared location of an asset's table; the IO manager completes it.
 
     Attributes:
         table: Path or catalog name of the table; None for the IO manager's path for its key.
@@ -239,7 +239,7 @@ class TableLocation:
 
     @property
     def is_given(self) -> bool:
-        """Whether anything is declared of it."""
+        """Whether a location is declared."""
         return bool(self.table) or self.namespace.is_given
 
 
@@ -405,8 +405,8 @@ class MergeDeclaration(TableDeclaration, MergeOptions):
         """Build the MERGE text over a target and a source, both named as SQL names them.
 
         Args:
-            target: The table.
-            source: The changes.
+            target: Name of the target table.
+            source: Name of the changes.
             columns: Columns of the changes. With `except_column_list` and a schema that evolves,
                 each `*` is written out as those of them that the table may have.
         """
@@ -434,11 +434,7 @@ class MergeDeclaration(TableDeclaration, MergeOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ChangesDeclaration(TableDeclaration):
-    """A table to which an asset's change events are applied.
-
-    Attributes:
-        options: How they are applied.
-    """
+    """A table to which an asset's change events are applied."""
 
     options: CurrentTableOptions
 
@@ -475,7 +471,6 @@ class MergeOnReadDeclaration(TableDeclaration):
         changes_path: Where the changes are; None for next to the base, or root and asset key.
         checkpoint: Where Spark keeps the stream's progress; None for a directory next to the
             changes.
-        options: How they are read and merged.
     """
 
     part: Literal["changes", "base", "view"]

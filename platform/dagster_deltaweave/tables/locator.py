@@ -58,7 +58,7 @@ def check_owner(table: Table, declaration: TableDeclaration) -> None:
     """Refuse to write a table that another asset created.
 
     Raises:
-        StatementError: It is another asset's.
+        StatementError: The table is another asset's.
     """
     own = (declaration.properties or {}).get(OWNER)
     if own is not None:
@@ -66,7 +66,7 @@ def check_owner(table: Table, declaration: TableDeclaration) -> None:
 
 
 def check_is_of(table: Table, own: str) -> None:
-    """Refuse a table that another asset than this one created."""
+    """Refuse a table that an asset with another key created."""
     owner = table.setting(OWNER)
     if owner in (None, own):
         return
@@ -86,7 +86,7 @@ class TableLocator:
 
     Attributes:
         root: Path or URI under which the tables are, each at its asset key.
-        spark: The resource whose session opens them; it is used only when a table is opened.
+        spark: The resource whose session opens tables; it is used only when a table is opened.
         namespace: The catalog and schema of the tables that have names, by default.
     """
 
@@ -153,7 +153,7 @@ def run_locator(resources: object, io_manager_key: str) -> TableLocator:
     """Return the locator of a run: that of the IO manager among its resources.
 
     Raises:
-        StatementError: The resource is another one.
+        StatementError: The resource is no `SparkDeltaIOManager`.
     """
     manager = getattr(resources, io_manager_key)
     locator = getattr(manager, "locator", None)
@@ -173,13 +173,7 @@ WHERE = "deltaweave/where"
 
 @dataclass(frozen=True)
 class MergeOnReadLocations:
-    """The locations of a merge-on-read table: paths or URIs.
-
-    Attributes:
-        base: The base.
-        changes: The changeset.
-        checkpoint: The checkpoint of a stream.
-    """
+    """The locations of a merge-on-read table and its stream's checkpoint: paths or URIs."""
 
     base: str
     changes: str
@@ -244,13 +238,12 @@ class DataLocation:
     """A directory, or a table of a catalog, in which an asset keeps data.
 
     Attributes:
-        asset: The asset.
         path: The directory, or the table's full name; a name does not say in which directory the
             table is.
-        is_declared: Whether the user declared it: two assets may share a table on purpose, but no
-            asset may share the table of a merge-on-read asset.
+        is_declared: Whether the user declared the location: two assets may share a table on
+            purpose, but no asset may share the table of a merge-on-read asset.
         is_merged_on_read: Whether the asset is part of a merge-on-read table.
-        is_name: Whether it is the table of a catalog.
+        is_name: Whether the location is a table of a catalog.
         is_plain: Whether the asset declares nothing, so that it need not have a table.
     """
 
@@ -299,7 +292,7 @@ def locations_of(
 
 
 def _plain_path(key: AssetKey, metadata: Mapping[str, Any], path_of: PathOf) -> str | None:
-    """Return the path of the table of an asset that declares nothing, if it has one."""
+    """Return the path of the table of an asset that declares nothing; None without a table."""
     try:
         path = path_of(key, table_location(metadata, asset=key.to_user_string()))
     except StatementError:
@@ -434,7 +427,7 @@ def check_locations(
     Raises:
         StatementError: Another asset's data is at, in or around its path.
     """
-    graph = _graph(context)
+    graph = _graph_of_output(context)
     key = context.asset_key
     others = list(locations_of_assets(graph, key, path_of, full_name))
     own = list(locations_of(key, declaration, path_of, full_name))
@@ -493,7 +486,7 @@ def _is_same(one: str, other: str) -> bool:
         return False  # one of them does not exist
 
 
-def _graph(context: OutputContext) -> AssetGraph:
+def _graph_of_output(context: OutputContext) -> AssetGraph:
     """Return the assets of the code location; for a run outside of one, those of its job."""
     step = context.step_context
     try:

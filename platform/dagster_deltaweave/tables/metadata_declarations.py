@@ -132,7 +132,7 @@ PARTITION_EXPR = "partition_expr"
 
 _PREFIX = "deltaweave/"
 _Location = TypeVar("_Location", bound=TableLocation)
-_MODES = frozenset({"append", "overwrite", "replace_where", "merge"})
+_MODES_OF_WRITE = frozenset({"append", "overwrite", "replace_where", "merge"})
 _ENTRIES = frozenset(
     {
         "keys",
@@ -192,7 +192,7 @@ def table_location(metadata: Mapping[str, Any], *, asset: str) -> TableLocation:
     If its metadata declares that too, this is the whole declaration.
 
     Raises:
-        StatementError: As for `table_declaration`.
+        StatementError: An entry is unknown, or excludes another entry.
     """
     declared = table_declaration(metadata, asset=asset)
     if declared is not None:
@@ -244,8 +244,8 @@ def _plain_declaration(metadata: Mapping[str, Any], asset: str) -> TableDeclarat
         raise _wrong_metadata_error(
             asset, f"{_PREFIX}{min(unknown)} is not a known entry", _ENTRIES
         )
-    if mode not in _MODES:
-        raise _wrong_metadata_error(asset, f"{WRITE} is {mode!r}", _MODES)
+    if mode not in _MODES_OF_WRITE:
+        raise _wrong_metadata_error(asset, f"{WRITE} is {mode!r}", _MODES_OF_WRITE)
     keys = _names(given.pop("keys", ()))
     if (mode == "merge") != bool(keys):
         raise StatementError(
@@ -262,7 +262,7 @@ def _plain_declaration(metadata: Mapping[str, Any], asset: str) -> TableDeclarat
     for name in ("order", "sequence_by", "unique_keys"):
         if name in given and mode != "merge":
             raise _wrong_metadata_error(
-                asset, f"{_PREFIX}{name} goes with {WRITE}: merge only", _MODES
+                asset, f"{_PREFIX}{name} goes with {WRITE}: merge only", _MODES_OF_WRITE
             )
     choices_of = {"schema_policy": SchemaPolicy, "idempotent_by": IdempotentBy, "order": Order}
     for name, choices in choices_of.items():

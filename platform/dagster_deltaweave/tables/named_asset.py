@@ -59,7 +59,7 @@ class MergeOnReadAssets(list[AssetsDefinition]):
 
 
 def one_or_more(assets: Any, kinds: tuple[Any, ...], of: str, wanted: str) -> list[Any]:
-    """Return what a builder got as a list, also if it got one alone."""
+    """Return a builder's argument as a list, whether it is a list or one element."""
     if isinstance(assets, kinds) and not isinstance(assets, AssetChecksDefinition):
         return [assets]
     # Names are sequences too, and keys, specs and selections are tuples.
@@ -83,14 +83,13 @@ def merge_on_read_tables(tables: Any, of: str) -> list[MergeOnReadAssets]:
 
 @dataclass(frozen=True)
 class NamedAsset:
-    """What is known of a table's asset before a run.
+    """A table's asset, as far as it is known before a run.
 
     Attributes:
-        key: The key that it is declared with.
+        key: The key of its definition; a loaded asset may have got a prefix.
         metadata: The metadata of its definition; None if only the key is given.
-        io_manager_key: Resource key of its IO manager.
-        pool: The pool of its op; None if it has none, or is not known.
-        is_partitioned: Whether it has partitions; None if that is not known.
+        pool: The pool of its op; None without a pool, and if only a spec or key is given.
+        is_partitioned: Whether the asset has partitions; None if only the key is given.
     """
 
     key: AssetKey
@@ -106,7 +105,7 @@ class NamedAsset:
         Of what `@merge_on_read_asset` returns, they are those of its two tables.
 
         Raises:
-            DagsterInvalidDefinitionError: There is none, or something names none.
+            DagsterInvalidDefinitionError: No asset is given, or an element is no asset.
         """
         kinds = (*get_args(AssetOrKey), MergeOnReadAssets, cls)
         given = one_or_more(assets, kinds, of, "definitions, specs or keys of assets")
@@ -158,7 +157,7 @@ class NamedAsset:
         """Return where the table is, or how it is written; nothing if only the key is given.
 
         Raises:
-            StatementError: The metadata says it wrongly, or the asset is the view of a
+            StatementError: The metadata contradicts itself, or the asset is the view of a
                 merge-on-read table, which has no table.
         """
         return _location_of(self.metadata or {}, self.key, operation)
@@ -167,7 +166,7 @@ class NamedAsset:
         """Return the location that is declared, by the key that the asset has in a run."""
         metadata = self.metadata
         if metadata is None:
-            graph = _graph(context)
+            graph = _graph_of_op(context)
             metadata = graph.get(key).metadata if graph.has(key) else {}
         return _location_of(metadata, key, operation)
 
@@ -186,7 +185,7 @@ def _location_of(metadata: Mapping[str, Any], key: AssetKey, operation: str) -> 
     return location
 
 
-def _graph(context: OpExecutionContext) -> AssetGraph:
+def _graph_of_op(context: OpExecutionContext) -> AssetGraph:
     """Return the assets of the code location; for a run outside of one, those of its job."""
     try:
         return context.repository_def.asset_graph

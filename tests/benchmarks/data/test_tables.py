@@ -120,7 +120,7 @@ def test_a_clone_shares_data_files_and_has_a_log_of_its_own(tmp_path: Path) -> N
     assert (copy / "_delta_log" / "0.json").read_text() == "{}"
 
 
-def test_a_fingerprint_tells_rows_and_not_their_order(spark: SparkSession) -> None:
+def test_a_fingerprint_depends_on_rows_and_not_on_their_order(spark: SparkSession) -> None:
     first, same, null_elsewhere, other_duplicate = (
         fingerprint(frame(spark, rows, "a INT, b INT"))
         for rows in (

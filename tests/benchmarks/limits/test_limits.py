@@ -55,7 +55,7 @@ def test_the_command_measures_in_a_spark_of_its_own(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"report.json", "limit-add_files.log"}
 
 
-def test_an_unknown_limit_is_told_in_one_line() -> None:
+def test_an_unknown_limit_is_reported_in_one_line() -> None:
     result = CliRunner().invoke(app, ["limits", "everything"])
 
     assert result.exit_code == 2

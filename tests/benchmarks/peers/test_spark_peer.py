@@ -47,7 +47,7 @@ def test_only_an_environment_made_with_the_pinned_spark_is_complete(tmp_path: Pa
     assert PEER.is_made(environment)
 
 
-def test_a_process_answers_jobs_and_tells_which_of_them_failed(tmp_path: Path) -> None:
+def test_a_process_answers_jobs_and_reports_which_of_them_failed(tmp_path: Path) -> None:
     write_python(
         PEER,
         tmp_path,

@@ -36,7 +36,7 @@ from dagster_deltaweave.checks.table_rows import nulls_in_columns, repeated_keys
 from dagster_deltaweave.tables.metadata_declarations import merge_declaration_in
 from deltaweave import Table, clauses
 from deltaweave.clauses import Clause
-from tests.spark_jobs import jobs_of
+from tests.support.spark_jobs import jobs_of
 
 SCHEMA = "id INT, name STRING"
 Rows = list[tuple[int | None, str | None]]

@@ -277,7 +277,7 @@ def test_a_checkpoint_with_damaged_pages_leaves_out_its_table_alone(
     assert keys(sandbox) == {"a"}
 
 
-def test_what_is_excluded_later_is_gone_before_the_next_refresh(
+def test_what_is_excluded_later_is_removed_before_the_next_refresh(
     spark: SparkSession, sandbox: DefsFolderSandbox, lake: Path
 ) -> None:
     for name in ("a", "deep/b"):

@@ -43,7 +43,7 @@ from dagster_deltaweave.tables import (
     table_declaration,
 )
 from tests.dagster_deltaweave.components.refusals import all_messages
-from tests.dagster_deltaweave.ticks import requested, tick
+from tests.support.sensor_ticks import requested, tick
 
 EVENTS = """
 type: dagster_deltaweave.CdcAssetComponent

@@ -1,4 +1,4 @@
-"""What counts as applied, by marks that a RESTORE leaves as they are; without Spark."""
+"""What counts as applied, by transaction ids that a RESTORE leaves as they are; without Spark."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from dagster_deltaweave.io_manager.transaction_ids import id_in_line, is_known
 from dagster_deltaweave.logs.delta_log import LogAt
 from deltaweave import Table
 from deltaweave.changes import lineage
-from tests.dagster_deltaweave.made_logs import CREATED, MadeTable, checkpoint, commit, restore
+from deltaweave.delta.commit import TransactionId
+from tests.support.made_logs import CREATED, MadeTable, checkpoint, commit, restore
 
 A, B = "orders#a", "orders#b"
 
 
-class MarkedTable(MadeTable):
-    """One whose commits mark what they apply."""
+class TableWithIds(MadeTable):
+    """A table whose commits hold the transaction ids of what they apply."""
 
     def apply(self, name: str, applied: int = 0) -> bool:
         """Apply as a run does; return whether it was not applied before."""
         table, snapshot = cast("Table", self), self.snapshot()
-        name, applied = id_in_line(table, (name, applied))
+        name, applied = id_in_line(table, TransactionId(name, applied))
         held = snapshot.last_applied(name)
         if held is not None and held >= applied:
             return False
@@ -45,17 +46,20 @@ def _txns(pairs: Mapping[str, int]) -> list[dict[str, object]]:
 
 
 @pytest.fixture
-def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MarkedTable:
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TableWithIds:
     monkeypatch.setattr(lineage, "LogOf", lambda snapshot: LogAt(snapshot.data_path))
     commit(tmp_path, 0, CREATED)
-    return MarkedTable(tmp_path)
+    return TableWithIds(tmp_path)
 
 
-def test_what_a_restore_took_back_is_applied_again_once(table: MarkedTable) -> None:
+def test_what_a_restore_took_back_is_applied_again_once(table: TableWithIds) -> None:
     assert (table.apply(A), table.apply(B), table.apply(B)) == (True, True, False)
     for number in (1, 2):
         table.restore(to=1)
-        assert id_in_line(cast("Table", table), (B, 0))[0] == f"deltaweave/again/{number}/{B}"
+        assert (
+            id_in_line(cast("Table", table), TransactionId(B, 0))[0]
+            == f"deltaweave/again/{number}/{B}"
+        )
         assert (table.apply(A), table.apply(B), table.apply(B)) == (False, True, False)
     table.restore(to=0)
     assert (table.apply(A), table.apply(A)) == (True, False)
@@ -63,7 +67,7 @@ def test_what_a_restore_took_back_is_applied_again_once(table: MarkedTable) -> N
     assert (table.apply(A), table.apply(A)) == (True, False)
 
 
-def test_deliveries_before_the_newest_that_a_restore_left_are_over(table: MarkedTable) -> None:
+def test_deliveries_before_the_newest_that_a_restore_left_are_over(table: TableWithIds) -> None:
     assert (table.apply(A, 100), table.apply(A, 200), table.apply(A, 150)) == (True, True, False)
     table.restore(to=1)
     assert (table.apply(A, 50), table.apply(A, 100)) == (False, False)
@@ -74,7 +78,7 @@ def test_deliveries_before_the_newest_that_a_restore_left_are_over(table: Marked
 
 @pytest.mark.parametrize("applied", [0, 100])
 def test_what_came_after_a_restore_counts_whatever_its_run_had_read(
-    table: MarkedTable, applied: int
+    table: TableWithIds, applied: int
 ) -> None:
     """Its rows are in the table, also if the RESTORE undid what its run had read."""
     assert (table.apply(A, applied), table.apply(B)) == (True, True)
@@ -83,7 +87,7 @@ def test_what_came_after_a_restore_counts_whatever_its_run_had_read(
     assert (table.apply(A, applied), table.apply(B)) == (True, True)
 
 
-def test_a_mark_counts_where_the_log_lacks_what_a_restore_undid(table: MarkedTable) -> None:
+def test_a_mark_counts_where_the_log_lacks_what_a_restore_undid(table: TableWithIds) -> None:
     assert (table.apply(A), table.apply(B)) == (True, True)
     assert is_known(cast("Table", table), {A: 0})
     assert not is_known(cast("Table", table), {A: 0, B: 1})

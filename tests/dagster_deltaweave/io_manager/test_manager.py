@@ -17,7 +17,7 @@ from deltaweave import Table, clauses
 from deltaweave.delta.commit.transaction_ids import APPLICATION_ID, VERSION
 from deltaweave.errors import AmbiguousMatchError, CommitConflictError, SourceError
 from tests.dagster_deltaweave.conftest import Run, failure_messages, rows
-from tests.settings import configured
+from tests.support.settings import configured
 
 AssetTable = Callable[[str], Table]
 TOUCHED = {"deltaweave/read": "touched"}

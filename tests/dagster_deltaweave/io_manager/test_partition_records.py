@@ -27,7 +27,7 @@ from dagster_deltaweave.logs.delta_log import LogAt
 from dagster_deltaweave.partitions import RECORDED_TAG
 from deltaweave import Lease, Table
 from deltaweave.changes import lineage
-from tests.dagster_deltaweave.made_logs import CREATED, ID, MadeTable, commit, restore
+from tests.support.made_logs import CREATED, ID, MadeTable, commit, restore
 
 ORDERS = AssetKey("orders")
 RECORDS, ORDER = records_id(ID, ORDERS), order_id(ORDERS)
@@ -56,9 +56,9 @@ class RecordedTable(MadeTable):
             lease.check(held, table="orders", version=snapshot.version)
         self.commit(lease.marks)
 
-    def commit(self, marks: Any) -> None:
-        pairs = [{"txn": {"appId": name, "version": version}} for name, version in marks.items()]
-        commit(self.path, self.snapshot().version + 1, *pairs)
+    def commit(self, ids: Any) -> None:
+        actions = [{"txn": {"appId": name, "version": version}} for name, version in ids.items()]
+        commit(self.path, self.snapshot().version + 1, *actions)
 
     def records(self, partition: str, tags: dict[str, str] | None = None) -> dict[str, int]:
         run = SimpleNamespace(tags=tags or {}, parent_run_id=None)

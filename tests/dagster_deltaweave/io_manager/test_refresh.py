@@ -1,4 +1,4 @@
-"""One asset, incremental or rebuilt: partition merges, full refresh, partition lists, marks."""
+"""One asset, incremental or rebuilt: partition merges, full refresh, lists of partitions, ids."""
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
@@ -255,7 +255,7 @@ def test_deliveries_with_names_that_are_no_times_are_marks_of_their_own(table: A
 def test_a_run_applies_nothing_after_another_of_its_partition_committed(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
-    """What commits while a merge is under way is in `tests/deltaweave/engine/test_conflicts.py`."""
+    """`tests/deltaweave/engine/commit/test_conflicts.py` has commits during a merge."""
     target = table("counts")
     target.create_if_missing("who STRING, n BIGINT")
     one = spark.createDataFrame([("x", 1)], "who STRING, n BIGINT")
@@ -283,8 +283,8 @@ def test_a_merge_commits_only_on_what_its_source_goes_on_from(
     )
 
     def merge(version: int, before: int) -> str:
-        pair = ("feed", version)
-        return deltaweave.merge(spark, statement, idempotency=pair, applied_before=before).strategy
+        own = ("feed", version)
+        return deltaweave.merge(spark, statement, idempotency=own, applied_before=before).strategy
 
     merge(3, -1)
     with pytest.raises(CommitConflictError, match="applied feed up to version 3 meanwhile"):
@@ -340,7 +340,7 @@ def test_a_refresh_of_touched_rows_begins_at_the_beginning(
 
 
 @pytest.mark.minutes
-def test_a_full_refresh_is_refused_where_it_cannot_be_told(
+def test_a_full_refresh_is_refused_where_it_cannot_be_recognized(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
     @merge_asset(
@@ -383,7 +383,7 @@ def test_touched_rows_are_not_refreshed_for_some_partitions_alone(
     run(customers)
     before = table("by_letter").version()
 
-    # Marked as applied with a alone, what is new of b would never come.
+    # If recorded as applied with a alone, what is new of b would never come.
     with pytest.raises(
         StatementError, match="a full refresh of some partitions cannot be recorded"
     ):

@@ -60,7 +60,7 @@ from dagster_deltaweave.io_manager.delta_io_manager import OpOutputs
 from deltaweave import Table
 from deltaweave.errors import SourceError, StatementError
 from tests.dagster_deltaweave.conftest import Run, failure_messages, rows
-from tests.dagster_deltaweave.ticks import tick
+from tests.support.sensor_ticks import tick
 
 AssetTable = Callable[[str], Table]
 LETTERS = StaticPartitionsDefinition(["a", "b"])

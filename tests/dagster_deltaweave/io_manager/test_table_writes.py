@@ -284,7 +284,7 @@ def test_a_table_made_for_a_write_that_failed_hinders_no_corrected_asset(
     ],
     ids=["key", "keys-that-repeat", "sequence", "key-of-schema", "condition"],
 )
-def test_a_misspelled_column_is_told_in_the_words_of_the_declaration(
+def test_a_misspelled_column_is_named_in_the_words_of_the_declaration(
     spark: SparkSession,
     run: Run,
     table: AssetTable,
@@ -306,7 +306,7 @@ def test_a_misspelled_column_is_told_in_the_words_of_the_declaration(
 
 
 @pytest.mark.minutes
-def test_a_lazy_frame_that_fails_is_told_without_a_trace_of_java(
+def test_a_lazy_frame_that_fails_is_reported_without_a_trace_of_java(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
     @merge_asset(on="t.id = s.id")

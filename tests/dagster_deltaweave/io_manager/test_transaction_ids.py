@@ -1,4 +1,4 @@
-"""Marks: recreated upstream tables, marks of earlier releases, and deliveries that are replaced."""
+"""Transaction ids: recreated upstreams, ids of earlier releases, and replaced deliveries."""
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
@@ -35,7 +35,7 @@ from dagster_deltaweave.tables.declaration import MergeDeclaration
 from deltaweave import Table, clauses
 from deltaweave.errors import SourceError
 from tests.dagster_deltaweave.conftest import Run, rows
-from tests.dagster_deltaweave.ticks import tick
+from tests.support.sensor_ticks import tick
 
 AssetTable = Callable[[str], Table]
 
@@ -126,9 +126,9 @@ def test_what_was_applied_is_asked_of_the_assets_own_io_manager(
     earlier = table("counts")
     earlier.create_if_missing("grp STRING, n BIGINT")
     upstream.change((1, "a"), (2, "a"))
-    mark = f"customers→counts@{upstream.table.snapshot().id}"
+    name = f"customers→counts@{upstream.table.snapshot().id}"
     none = spark.createDataFrame([], "grp STRING, n BIGINT")
-    earlier.write(none, "append", applied={mark: upstream.table.version()})
+    earlier.write(none, "append", applied={name: upstream.table.version()})
     upstream.count()
     assert rows(counts) == [("a", 2)]
     upstream.change((3, "b"))
@@ -166,18 +166,18 @@ def test_transaction_ids_of_earlier_releases_count_in_older_tables(
     counts = table("counts")
     counts.create_if_missing("grp STRING, n BIGINT")
     earlier = spark.createDataFrame([("a", 2)], "grp STRING, n BIGINT")
-    mark = {"customers→counts": upstream.table.version()}
-    counts.write(earlier, "append", applied=mark)
+    ids = {"customers→counts": upstream.table.version()}
+    counts.write(earlier, "append", applied=ids)
 
     upstream.change((3, "b"))
     upstream.count()
     upstream.count()
     assert rows(counts) == [("a", 2), ("b", 1)]
-    assert counts.last_applied("customers→counts") == mark["customers→counts"]
+    assert counts.last_applied("customers→counts") == ids["customers→counts"]
 
 
 @pytest.mark.minutes
-def test_marks_of_earlier_releases_do_not_count_for_a_table_made_anew(
+def test_ids_of_earlier_releases_do_not_count_for_a_recreated_table(
     spark: SparkSession, upstream: Upstream, table: AssetTable
 ) -> None:
     upstream.change((1, "a"), (2, "a"))

@@ -32,9 +32,9 @@ from dagster_deltaweave.landing.source_partition import _look_at_delivery
 from dagster_deltaweave.partitions import DELIVERY_TAG
 from deltaweave.errors import SourceError
 from tests.dagster_deltaweave.sensors.test_landing import EARLIER, LATER, land, orders_sensor
-from tests.dagster_deltaweave.ticks import launch, requested, run_keys
-from tests.dagster_deltaweave.ticks import launched_tick as tick
-from tests.dagster_deltaweave.ticks import tick as raw_tick
+from tests.support.sensor_ticks import launch, requested, run_keys
+from tests.support.sensor_ticks import launched_tick as tick
+from tests.support.sensor_ticks import tick as raw_tick
 
 NO_LATENESS = {"max_lateness_seconds": 0}
 
@@ -378,7 +378,7 @@ def test_names_that_can_be_keys_land_and_others_are_skipped_with_a_reason(
     assert str(quiet.skip_message).isascii()
 
 
-def test_a_landing_directory_that_others_replaced_is_looked_at_anew(
+def test_a_landing_directory_that_others_replaced_is_looked_at_again(
     tmp_path: Path, instance: DagsterInstance
 ) -> None:
     for version in ("blue", "green"):

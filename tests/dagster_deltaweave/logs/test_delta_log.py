@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from dagster_deltaweave.logs.delta_log import LogReader, Position
 from deltaweave.errors import SourceError
 from tests.dagster_deltaweave.sensors.test_table import DAYS, append, run, sensor_on, versions
-from tests.dagster_deltaweave.ticks import requested, run_keys, tick
+from tests.support.sensor_ticks import requested, run_keys, tick
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def events(tmp_path: Path) -> Path:
     return tmp_path / "events"
 
 
-def test_a_table_made_anew_while_a_backlog_is_requested_loses_no_partition(
+def test_a_table_recreated_during_a_backlog_loses_no_partition(
     events: Path, instance: DagsterInstance
 ) -> None:
     sensor = sensor_on(events, DAYS, max_requests_per_tick=2)
@@ -52,7 +52,7 @@ def test_what_was_unknown_is_remembered_when_the_log_is_cleaned_up(
     assert sorted(map(str, requested(second))) == ["mon", "tue"]
 
 
-def test_versions_without_a_time_of_their_own_are_told_by_their_files(
+def test_versions_without_a_time_of_their_own_are_known_by_their_files(
     events: Path, instance: DagsterInstance
 ) -> None:
     sensor = sensor_on(events)

@@ -29,7 +29,7 @@ from dagster_deltaweave.logs.held_partitions import (
 )
 from deltaweave import Table
 from tests.dagster_deltaweave.conftest import Run
-from tests.dagster_deltaweave.made_logs import CREATED, ID, MadeTable, checkpoint, commit, restore
+from tests.support.made_logs import CREATED, ID, MadeTable, checkpoint, commit, restore
 
 ORDERS = AssetKey("orders")
 RECORDS = records_id(ID, ORDERS)
@@ -40,13 +40,13 @@ def merge(
     version: int,
     *partitions: str,
     order: str | None = None,
-    marks: Mapping[str, int] | None = None,
+    more_ids: Mapping[str, int] | None = None,
 ) -> None:
     """Commit a merge as a run does, which looks at the log."""
     merged = dict.fromkeys(partitions, 7)
-    pairs = records_of_merge(LogAt(str(table)), version - 1, RECORDS, merged, order=order)
-    pairs |= marks or {}
-    commit(table, version, *({"txn": {"appId": n, "version": v}} for n, v in pairs.items()))
+    ids = records_of_merge(LogAt(str(table)), version - 1, RECORDS, merged, order=order)
+    ids |= more_ids or {}
+    commit(table, version, *({"txn": {"appId": n, "version": v}} for n, v in ids.items()))
 
 
 def held(table: Path) -> list[str] | None:
@@ -71,8 +71,8 @@ def test_what_a_restore_took_back_is_merged_no_more(tmp_path: Path) -> None:
     # The merge recorded what was taken back, so nothing before it is read again.
     for version in range(1, 7):
         (tmp_path / "_delta_log" / f"{version:020}.json").unlink()
-    pairs = {f"{RECORDS}#{key}": 7 for key in "abc"}
-    checkpoint(tmp_path, 6, {**pairs, RECORDS: 3})
+    ids = {f"{RECORDS}#{key}": 7 for key in "abc"}
+    checkpoint(tmp_path, 6, {**ids, RECORDS: 3})
     assert held(tmp_path) == ["a", "b", "d"]
     merge(tmp_path, 8, "c")
     assert held(tmp_path) == ["a", "b", "c", "d"]
@@ -86,8 +86,8 @@ def test_commits_since_a_restore_hide_nothing_that_it_took_back(tmp_path: Path) 
     for version in range(4, 604):  # while nothing is merged
         commit(tmp_path, version, operation="OPTIMIZE")
     assert held(tmp_path) == ["a"]
-    pairs = records_of_merge(LogAt(str(tmp_path)), 603, RECORDS, {"c": 7}, looked=1)
-    assert pairs == {f"{RECORDS}#b": -1, f"{RECORDS}#c": 7, RECORDS: 603}
+    ids = records_of_merge(LogAt(str(tmp_path)), 603, RECORDS, {"c": 7}, looked=1)
+    assert ids == {f"{RECORDS}#b": -1, f"{RECORDS}#c": 7, RECORDS: 603}
 
 
 class OrderedTable(MadeTable):
@@ -97,8 +97,8 @@ class OrderedTable(MadeTable):
         """Merge a day as a run does, in order."""
         merged = MergedPartitions.of(ORDERS, cast("Table", self), str)
         assert merged.newer_than([day]) == []
-        marks = merged.lease_of([day]).marks
-        merge(self.path, merged.version + 1, day, order=merged.lease, marks=marks)
+        order_ids = merged.lease_of([day]).marks
+        merge(self.path, merged.version + 1, day, order=merged.lease, more_ids=order_ids)
 
     @property
     def newest(self) -> str | None:
@@ -129,7 +129,7 @@ def test_what_was_taken_back_is_merged_in_order_again(
     assert (table.newest, held(tmp_path)) == (None, [])
 
 
-def test_a_table_made_anew_and_another_asset_hold_nothing(tmp_path: Path) -> None:
+def test_a_recreated_table_and_another_asset_hold_nothing(tmp_path: Path) -> None:
     commit(tmp_path, 0, CREATED)
     merge(tmp_path, 1, "a")
     others = merged_partitions(str(tmp_path), AssetKey("others"))
@@ -141,8 +141,8 @@ def test_a_table_made_anew_and_another_asset_hold_nothing(tmp_path: Path) -> Non
 
 def test_a_hundred_thousand_partitions_are_read_at_once(tmp_path: Path) -> None:
     commit(tmp_path, 0, CREATED)
-    pairs = {f"{RECORDS}#day-{number:06}": 7 for number in range(100_000)}
-    checkpoint(tmp_path, 0, {**pairs, RECORDS: 0})
+    ids = {f"{RECORDS}#day-{number:06}": 7 for number in range(100_000)}
+    checkpoint(tmp_path, 0, {**ids, RECORDS: 0})
     merge(tmp_path, 1, "day-100000")
     assert (tmp_path / "_delta_log" / f"{0:020}.checkpoint.parquet").stat().st_size < 3_000_000
     began = time.perf_counter()

@@ -10,7 +10,7 @@ import pytest
 
 from dagster_deltaweave.logs.delta_log import merged_by_commits
 
-MARK = "deltaweave/merged_batch/id"
+MERGED_BATCH = "deltaweave/merged_batch/id"
 CREATED = {"operation": "CREATE TABLE"}
 MERGED_2, MERGED_5 = (
     {"operation": "MERGE", "merged": batch, "add": f"of batch {batch}"} for batch in (2, 5)
@@ -40,7 +40,7 @@ def restored_by_time(*removed: str) -> dict[str, Any]:
         ([CREATED, MERGED_2, MERGED_5, restored_by_time("of batch 2", "of batch 5")], 0),
         ([CREATED, MERGED_2, MERGED_5, restored(1), *[OPTIMIZED] * 1_100], 2),
         ([CREATED, MERGED_5, {"operation": "CLONE"}], 0),
-        ([None, OPTIMIZED], 9),  # the log is cleaned up: the mark counts
+        ([None, OPTIMIZED], 9),  # the log is cleaned up: the id counts
         ([None, OPTIMIZED, restored(0)], 9),  # what was undone merged no batch
         ([None, MERGED_5, restored(0)], 0),
         ([None, None, restored(0)], 0),
@@ -60,7 +60,7 @@ def test_batches_count_as_merged_by_the_commits_of_a_version(
             actions.append({"add": {"path": commit["add"]}})
         actions += [{"remove": {"path": path}} for path in commit.get("remove", ())]
         if "merged" in commit:
-            actions.append({"txn": {"appId": MARK, "version": commit["merged"]}})
+            actions.append({"txn": {"appId": MERGED_BATCH, "version": commit["merged"]}})
         text = "\n".join(map(json.dumps, actions))
         (log / f"{version:020}.json").write_text(text)
-    assert merged_by_commits(str(tmp_path), len(commits) - 1, MARK, 9) == merged
+    assert merged_by_commits(str(tmp_path), len(commits) - 1, MERGED_BATCH, 9) == merged

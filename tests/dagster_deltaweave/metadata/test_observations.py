@@ -21,9 +21,9 @@ from pyspark.sql import SparkSession
 
 from dagster_deltaweave import SparkDeltaIOManager, merge_asset
 from dagster_deltaweave.metadata.metadata_entries import (
+    DONE_BY_STRATEGY,
     MERGE_COUNTS,
     PHASE_TIMES,
-    STRATEGIES,
     always_zero,
     counted,
     merge_metadata,
@@ -298,7 +298,7 @@ def test_the_summary_of_what_the_engine_did_not_merge(strategy: str, said: str) 
 
 
 def test_each_strategy_has_a_sentence() -> None:
-    assert {each.value for each in StrategyName} == set(STRATEGIES)
+    assert {each.value for each in StrategyName} == set(DONE_BY_STRATEGY)
 
 
 @pytest.mark.parametrize(

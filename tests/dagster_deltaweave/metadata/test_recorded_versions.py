@@ -25,16 +25,16 @@ from dagster._core.loader import LoadingContextForTest
 from pyspark.sql import SparkSession
 
 from dagster_deltaweave import build_table_checks, merge_asset
+from dagster_deltaweave.latency import latencies
 from dagster_deltaweave.logs import delta_log
 from dagster_deltaweave.logs.delta_log import last_change
 from dagster_deltaweave.metadata import materialization
-from dagster_deltaweave.metadata.latency import latencies
 from deltaweave import Table, clauses
 from deltaweave.delta.jvm.gateway import JavaObject
 from tests.dagster_deltaweave.assets.test_merge_on_read import SCHEMA as EVENTS
 from tests.dagster_deltaweave.assets.test_merge_on_read import orders_from
 from tests.dagster_deltaweave.conftest import Run
-from tests.spark_jobs import jobs_of
+from tests.support.spark_jobs import jobs_of
 
 SCHEMA = "id INT, name STRING"
 
@@ -99,7 +99,7 @@ def test_a_row_count_takes_no_job_where_the_checksum_lists_the_files(
 
 
 @pytest.mark.minutes
-def test_a_row_count_that_the_log_does_not_tell_is_left_out(
+def test_a_row_count_that_the_log_lacks_is_left_out(
     spark: SparkSession, run: Run, table: Callable[[str], Table]
 ) -> None:
     batches = [[(1, "a")], [(2, "b")]]
@@ -146,7 +146,7 @@ def test_no_number_of_upkeep_commits_hides_the_last_change(
 
 
 @pytest.mark.minutes
-def test_a_change_gone_from_the_log_is_not_fresh_nor_a_new_data_version(
+def test_a_change_removed_from_the_log_is_no_fresh_one_nor_a_data_version(
     spark: SparkSession, run: Run, table: Callable[[str], Table]
 ) -> None:
     batches: list[list[tuple[int, str]]] = [[(1, "a")], []]

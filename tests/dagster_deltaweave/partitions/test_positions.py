@@ -176,10 +176,10 @@ def test_days_that_a_zone_skipped_are_requested_in_order(
 
 
 class Leases(IOManager):
-    """Waits as a merge does, and keeps the marks of the lease."""
+    """Waits as a merge does, and keeps the transaction ids of the lease."""
 
     def __init__(self) -> None:
-        self.marks: dict[str, int] = {}
+        self.ids: dict[str, int] = {}
 
     def handle_output(self, context: OutputContext, obj: object) -> None:
         table: Any = SimpleNamespace(path_or_name="letters", exists=lambda: False)
@@ -193,7 +193,7 @@ class Leases(IOManager):
         )
         lease = lease_of_run(output)
         assert lease is not None
-        self.marks = dict(lease.marks)
+        self.ids = dict(lease.marks)
 
     def load_input(self, context: InputContext) -> None: ...
 
@@ -220,4 +220,4 @@ def test_a_partition_that_is_deleted_while_its_run_waits_is_merged(
     resources: dict[str, Any] = {"io_manager": manager}
     assert materialize([letters], resources=resources, instance=instance, partition_key="b").success
     assert len(pauses) == 2
-    assert "deltaweave/order/letters#b" in manager.marks
+    assert "deltaweave/order/letters#b" in manager.ids

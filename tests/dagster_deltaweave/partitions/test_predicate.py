@@ -78,7 +78,7 @@ def chosen(
 
 
 @pytest.mark.parametrize("zone", ["UTC", BERLIN, "Asia/Kolkata"])
-def test_a_timestamp_tells_hours_that_come_twice_in_any_session_time_zone(
+def test_a_timestamp_separates_hours_that_come_twice_in_any_time_zone(
     spark: SparkSession, session_zone: Callable[[str], None], zone: str
 ) -> None:
     session_zone(zone)
@@ -151,7 +151,7 @@ def test_dates_and_wall_clock_times_are_those_of_the_partitions_time_zone(
         ("2024-10-26-23:00", "DATE", "a partition is a part of one"),
     ],
 )
-def test_a_type_that_cannot_tell_a_partitions_rows_is_refused(
+def test_a_type_that_cannot_separate_a_partitions_rows_is_refused(
     spark: SparkSession, key: str, kind: str, problem: str
 ) -> None:
     with pytest.raises(StatementError, match=problem):

@@ -40,7 +40,7 @@ from dagster_deltaweave.spark import (
 )
 from deltaweave import Table
 from tests.dagster_deltaweave.conftest import Run, rows
-from tests.dagster_deltaweave.ticks import tick
+from tests.support.sensor_ticks import tick
 
 CUSTOMERS = AssetKey("customers")
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"

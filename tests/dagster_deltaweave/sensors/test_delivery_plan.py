@@ -71,7 +71,7 @@ from dagster_deltaweave.partitions import (
     written_tag,
 )
 from dagster_deltaweave.storage import file_system
-from tests.dagster_deltaweave.ticks import requested, tick
+from tests.support.sensor_ticks import requested, tick
 
 DAYS = ["day-1", "day-2", "day-3", "day-4"]
 ORDERS, ORDER = AssetKey("orders"), "deltaweave/order/orders"
@@ -246,13 +246,13 @@ class Shop:
         records = records_id("11111111", AssetKey(name))
         order_of = f"deltaweave/order/{name}"
         before = LogAt(str(log.parent))
-        pairs = records_of_merge(before, version - 1, records, record, order=order_of)
+        ids = records_of_merge(before, version - 1, records, record, order=order_of)
         if name == "orders" and "order" not in self.declared:
             order = self.order()
             if day > max(order, default="") or "deltaweave/order" in tags:
-                pairs |= {"deltaweave/order/orders": version}
-                pairs |= {f"deltaweave/order/orders#{day}": version}
-        actions = ({"txn": {"appId": n, "version": v}} for n, v in pairs.items())
+                ids |= {"deltaweave/order/orders": version}
+                ids |= {f"deltaweave/order/orders#{day}": version}
+        actions = ({"txn": {"appId": n, "version": v}} for n, v in ids.items())
         self.commit(version, *actions, name=name)
         if name == "orders":
             self.merged.append((day, self.delivered.get(day, 0)))
@@ -388,9 +388,9 @@ def test_a_tick_reads_no_more_of_100_000_partitions_than_of_three(
             f"{records}#{recorded_name(each.partition, '')}": record_of(str(each.identity), 1)
             for each in found[:-1]
         }
-        pairs = {**held, records: 1, f"{ORDER}#{days[-2]}": 1, ORDER: 1}
+        ids = {**held, records: 1, f"{ORDER}#{days[-2]}": 1, ORDER: 1}
         shop.commit(0, {"metaData": {"id": "11111111"}})
-        shop.commit(1, *({"txn": {"appId": n, "version": v}} for n, v in pairs.items()))
+        shop.commit(1, *({"txn": {"appId": n, "version": v}} for n, v in ids.items()))
         listed = patch("dagster_deltaweave.sensors.landing.list_deliveries", return_value=found)
         records_of_runs = shop.instance.get_run_records
         of_runs = patch.object(DagsterInstance, "get_run_records", side_effect=records_of_runs)

@@ -45,9 +45,9 @@ from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from dagster_deltaweave import build_partition_sensor, build_table_sensor
 from dagster_deltaweave.landing.listing import Delivery, LandingCursor, groups
 from dagster_deltaweave.partitions import ATTEMPT_TAG, DELIVERY_TAG, HIDDEN
-from tests.dagster_deltaweave.ticks import launch, requested, run_keys
-from tests.dagster_deltaweave.ticks import launched_tick as tick
-from tests.dagster_deltaweave.ticks import tick as raw_tick
+from tests.support.sensor_ticks import launch, requested, run_keys
+from tests.support.sensor_ticks import launched_tick as tick
+from tests.support.sensor_ticks import tick as raw_tick
 
 DYNAMIC = DynamicPartitionsDefinition(name="orders_partitions")
 EARLIER, LATER = 1_000_000_000, 2_000_000_007

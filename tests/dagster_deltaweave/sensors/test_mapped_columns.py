@@ -9,7 +9,7 @@ from dagster import DagsterInstance, DynamicPartitionsDefinition
 from pyspark.sql import SparkSession
 
 from tests.dagster_deltaweave.sensors.test_table import sensor_on
-from tests.dagster_deltaweave.ticks import requested, tick
+from tests.support.sensor_ticks import requested, tick
 
 PLACES = DynamicPartitionsDefinition(name="places")
 

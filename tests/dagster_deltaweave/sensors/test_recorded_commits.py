@@ -38,7 +38,7 @@ from tests.dagster_deltaweave.sensors.test_commit_observer import (
     report,
     write,
 )
-from tests.dagster_deltaweave.ticks import tick
+from tests.support.sensor_ticks import tick
 
 
 @pytest.fixture
@@ -220,7 +220,7 @@ def test_a_tick_that_was_killed_after_its_first_events_doubles_none(
     assert (others(again), materialized(again)) == ([2, 3], [])
 
 
-def test_a_table_made_anew_or_cleaned_up_is_observed_from_its_first_commit(
+def test_a_recreated_or_cleaned_table_is_observed_from_its_first_commit(
     path: Path, instance: DagsterInstance
 ) -> None:
     defs = observer_of(path)

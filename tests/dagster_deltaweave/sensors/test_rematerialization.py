@@ -35,8 +35,8 @@ from dagster_deltaweave.sensors import rematerialization
 from dagster_deltaweave.tables.locator import MergeOnReadLocations
 from deltaweave import MergeOnReadTable
 from deltaweave.errors import SourceError
-from tests.dagster_deltaweave.ticks import run_keys
 from tests.deltaweave.changes.merge_on_read.test_other_writers import replace_by_an_empty_one
+from tests.support.sensor_ticks import run_keys
 
 SCHEMA = "id INT, pieces INT, version INT"
 CANCELED, FAILURE = DagsterRunStatus.CANCELED, DagsterRunStatus.FAILURE

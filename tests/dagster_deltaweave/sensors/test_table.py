@@ -28,7 +28,7 @@ from dagster._core.test_utils import create_run_for_test
 from deltalake import DeltaTable, write_deltalake
 
 from dagster_deltaweave import build_table_sensor
-from tests.dagster_deltaweave.ticks import requested, run_keys, tick
+from tests.support.sensor_ticks import requested, run_keys, tick
 
 DAYS = DynamicPartitionsDefinition(name="days")
 
@@ -111,7 +111,7 @@ def test_new_versions_give_one_run_for_the_newest(events: Path, instance: Dagste
     assert (arrival.asset_key, arrival.metadata["commit/version"].value) == (AssetKey("events"), 2)
 
 
-def test_a_lost_cursor_doubles_no_run_and_a_table_made_anew_loses_none(
+def test_a_lost_cursor_doubles_no_run_and_a_recreated_table_loses_none(
     events: Path, instance: DagsterInstance
 ) -> None:
     sensor = sensor_on(events)

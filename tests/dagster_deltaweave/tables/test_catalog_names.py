@@ -249,7 +249,7 @@ def test_assets_of_two_io_managers_with_one_table_name_are_refused(
 
 
 @pytest.mark.minutes
-def test_an_asset_that_gets_a_schema_does_not_begin_anew(
+def test_an_asset_that_gets_a_schema_does_not_start_empty(
     spark: SparkSession, run: Materialize, schemas: list[str], tmp_path: Path
 ) -> None:
     sales = schemas[0]

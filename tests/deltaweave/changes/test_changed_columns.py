@@ -20,7 +20,7 @@ from deltaweave.changes import history, tombstones
 from deltaweave.changes.events import EventShape
 from deltaweave.changes.merge_on_read import changeset
 from deltaweave.errors import SourceError
-from tests.deltaweave.changes.changing import (
+from tests.support.column_changes import (
     KINDS,
     SHAPES,
     Added,
@@ -44,8 +44,8 @@ from tests.deltaweave.changes.changing import (
     joined,
     nested,
 )
-from tests.deltaweave.changes.drawn import DRAWN
-from tests.settings import configured
+from tests.support.drawn_events import DRAWN
+from tests.support.settings import configured
 
 # 1 has versions and an event that none shows; 2 is deleted; 3 stays as it is.
 BEFORE = Batch(

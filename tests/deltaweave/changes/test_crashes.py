@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.deltaweave.changes.crashing import BATCHES, POINTS, ingest, land, table_at
+from tests.support.crashes import BATCHES, POINTS, ingest, land, table_at
 
 pytestmark = pytest.mark.minutes
 
@@ -34,7 +34,7 @@ def crashed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     ]
     root = Path(__file__).parents[3]
     program = subprocess.run(
-        [sys.executable, "-m", "tests.deltaweave.changes.crashing", str(folder), *points],
+        [sys.executable, "-m", "tests.support.crashes", str(folder), *points],
         cwd=root,
         env={**os.environ, "PYTHONPATH": f"{root / 'platform'}{os.pathsep}{root}"},
         capture_output=True,

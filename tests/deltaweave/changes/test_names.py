@@ -15,7 +15,7 @@ from deltaweave import MergeOnReadTable, Table
 from deltaweave.engine.merge_run import ON_DRIVER, REWRITE_IN_PLACE
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column, quoted, table_name
-from tests.settings import configured
+from tests.support.settings import configured
 
 pytestmark = pytest.mark.minutes
 

@@ -241,7 +241,7 @@ SAYS = {
         pytest.param("merge on read", "named", marks=FURTHER),
     ],
 )
-def test_fields_are_told_by_name_and_null_where_an_event_lacks_them(
+def test_fields_are_found_by_name_and_null_where_an_event_lacks_them(
     spark: SparkSession, tmp_path: Path, kind: Any, says: str
 ) -> None:
     path = str(tmp_path / "t")
@@ -273,7 +273,7 @@ def test_fields_are_told_by_name_and_null_where_an_event_lacks_them(
 
 
 @pytest.mark.parametrize("kind", [1, *[pytest.param(k, marks=FURTHER) for k in (2, None)]])
-def test_fields_of_keys_are_told_by_name(spark: SparkSession, tmp_path: Path, kind: Any) -> None:
+def test_fields_of_keys_are_found_by_name(spark: SparkSession, tmp_path: Path, kind: Any) -> None:
     path = str(tmp_path / "t")
     for at, key in enumerate(["'a', 1, 'b', 2", "'b', 2, 'a', 1", "'b', 1, 'a', 2"]):
         rows = spark.sql(f"SELECT named_struct({key}) AS k, {at} AS at, 1 AS v")

@@ -16,8 +16,7 @@ from dagster_deltaweave.tables import MergeOnReadLocations
 from deltaweave.changes import apply, history
 from deltaweave.changes.lineage import OfOneLine
 from deltaweave.errors import CommitConflictError
-from tests.deltaweave.changes.current.test_rows import current_rows, frame
-from tests.deltaweave.changes.drawn import Event, delete
+from tests.deltaweave.changes.test_current_rows import current_rows, frame
 from tests.deltaweave.changes.test_restores import (
     DELETES,
     INSERTS,
@@ -31,7 +30,8 @@ from tests.deltaweave.changes.test_restores import (
     rows_of,
 )
 from tests.deltaweave.engine.test_session_settings import APPLICATION, VERSION
-from tests.settings import configured
+from tests.support.drawn_events import Event, delete
+from tests.support.settings import configured
 
 ANEW = "spark.databricks.delta.columnMapping.reuseColumnMetadataDuringOverwrite"
 EAST, WEST = "Asia/Tokyo", "America/Los_Angeles"

@@ -17,9 +17,9 @@ from deltaweave import MergeOnReadTable, Table
 from deltaweave.changes import commit_lines, side_table
 from deltaweave.changes.tombstones import Tombstones
 from deltaweave.errors import SourceError
-from tests.deltaweave.changes.current.test_rows import current_rows, frame
-from tests.deltaweave.changes.drawn import PARTIAL, WHOLE, Event, Row, delete
-from tests.deltaweave.changes.history.test_histories import versions
+from tests.deltaweave.changes.test_current_rows import current_rows, frame
+from tests.deltaweave.changes.test_histories import versions
+from tests.support.drawn_events import PARTIAL, WHOLE, Event, Row, delete
 
 
 @dataclass(frozen=True)

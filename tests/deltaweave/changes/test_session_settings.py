@@ -12,7 +12,7 @@ import deltaweave
 from deltaweave import MergeOnReadTable, Table
 from deltaweave.changes.history import END, START
 from deltaweave.identifiers import column, quoted
-from tests.settings import SETTINGS_OF_SPARK, configured
+from tests.support.settings import SETTINGS_OF_SPARK, configured
 
 pytestmark = pytest.mark.minutes
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from deltaweave.cli import app
 from tests.deltaweave.delta.log.test_table_log import TwoCatalogs, add_derby, two_catalogs
-from tests.oracles import newest_version
+from tests.support.oracles import newest_version
 
 MERGE = (
     "MERGE INTO {name} t USING (SELECT 1 AS k) s ON t.k = s.k WHEN NOT MATCHED THEN INSERT (k) "
@@ -96,7 +96,7 @@ def test_a_catalog_that_cannot_be_given_back_hides_no_result(
     assert "committed version 1" in merged.stdout
 
 
-def test_a_catalog_that_the_session_has_not_ends_the_command(session: SparkSession) -> None:
+def test_a_catalog_that_the_session_lacks_ends_the_command(session: SparkSession) -> None:
     result = run("inspect", "sales.t", "--catalog", "nowhere")
     assert result.exit_code == 1
     assert "nowhere" in result.output

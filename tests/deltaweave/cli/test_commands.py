@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner, Result
 
@@ -23,7 +24,7 @@ from deltaweave import errors
 from deltaweave.cli import app, health, inspection
 from deltaweave.cli.commits import commits_on_disk
 from tests.builders import write_table
-from tests.oracles import newest_version
+from tests.support.oracles import newest_version
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -132,7 +133,7 @@ def test_an_inspection_of_a_disk_is_that_of_delta(spark: SparkSession, tmp_path:
         assert inspection._on_disk(path, keys, 1 << 24, []) == by_spark
 
 
-def test_an_inspection_tells_files_rows_and_what_is_small(path: str) -> None:
+def test_an_inspection_reports_files_rows_and_what_is_small(path: str) -> None:
     facts = printed(run("inspect", path, "--json"))
     expected = {"version": 0, "files": 1, "rows": 2, "deleted_rows": 0, "small_files": 0}
     assert {name: facts[name] for name in expected} == expected
@@ -190,7 +191,7 @@ def test_doctor_finds_jars_that_hide_each_other_and_an_unreachable_driver(
     ],
     ids=["another Python", "no pyarrow"],
 )
-def test_a_doctor_tells_of_executors_that_cannot_run_its_python(
+def test_a_doctor_reports_executors_that_cannot_run_its_python(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, there: Any, said: str
 ) -> None:
     def pythons(rows: DataFrame) -> DataFrame:
@@ -237,7 +238,7 @@ def test_a_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         (["doctor", "--conf", "spark.hadoop.fs.s3a.secret.key=x"], 2, "can read the command line"),
     ],
 )
-def test_what_is_wrong_is_told_on_the_standard_error(
+def test_what_is_wrong_is_written_to_the_standard_error(
     arguments: list[str], code: int, said: str, path: str
 ) -> None:
     result = run(*[path if each == "{path}" else each for each in arguments])
@@ -259,8 +260,8 @@ def test_a_merge_of_which_nobody_knows_ends_with_a_code_of_its_own(
     assert run("merge", "MERGE").exit_code == terminal.UNKNOWN == 3
 
 
-def test_a_doctor_tells_of_a_spark_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminal, "_running", lambda: None)
+def test_a_doctor_reports_a_spark_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)  # as in a process of its own
 
     def fails(**_: str) -> None:
         raise RuntimeError("gateway exited")
@@ -291,7 +292,7 @@ def test_a_result_is_three_lines_and_in_a_notebook_a_table(spark: SparkSession, 
     assert html.count("<tr>") == len(html.split("</tr>")) - 1
 
 
-def test_the_version_is_told_without_spark() -> None:
+def test_the_version_is_printed_without_spark() -> None:
     code = (
         "import sys; sys.argv = ['deltaweave', '--version']; from deltaweave.cli import app; app()"
     )
@@ -356,17 +357,17 @@ def test_commands_leave_no_file_and_no_line_of_spark(path: str, tmp_path: Path) 
 def test_without_java_one_line_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(terminal, "_running", lambda: None)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)  # as in a process of its own
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     result = run("merge", MERGE.format(path=tmp_path))
     assert result.exit_code == 1
     assert "needs Java 17 or 21 and found none" in result.stderr.splitlines()[-1]
 
 
-def test_a_spark_that_does_not_start_is_told_with_the_end_of_its_output(
+def test_a_spark_that_does_not_start_is_reported_with_its_last_output(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(terminal, "_running", lambda: None)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)  # as in a process of its own
 
     def fails(**_: str) -> None:
         subprocess.run(["sh", "-c", "echo no memory is left >&2"], check=True)

@@ -14,8 +14,8 @@ from deltaweave import Table
 from deltaweave.cli import app, inspection
 from deltaweave.engine.merge_run import ON_DRIVER
 from tests.builders import frame, write_table
-from tests.readers import give_floating_bounds
-from tests.settings import configured
+from tests.support.readers import give_floating_bounds
+from tests.support.settings import configured
 
 
 def run(*arguments: object) -> Result:
@@ -61,7 +61,7 @@ def test_change_events_in_files_keep_a_table_in_any_order(
     ],
 )
 @pytest.mark.usefixtures("spark")
-def test_change_events_that_cannot_be_applied_are_told(
+def test_change_events_that_cannot_be_applied_are_reported(
     arguments: list[object], code: int, said: str
 ) -> None:
     result = run("apply-changes", "/nowhere/orders", "/nowhere/events", *arguments)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from deltaweave.delta.commit.transaction import Transaction
-from tests.rivals import overtake
+from deltaweave.engine.merge_run import ON_DRIVER
+from tests.support.on_driver import written_on_driver
+from tests.support.rivals import overtake
+from tests.support.settings import configured
 
 
 @pytest.fixture
@@ -20,3 +25,16 @@ def overtaken(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         overtake(monkeypatch, *others)
 
     return overtaken_by
+
+
+@pytest.fixture
+def switched_on(spark: SparkSession) -> Iterator[None]:
+    """Merges run on the driver, if they can."""
+    with configured(spark, {ON_DRIVER: "true"}):
+        yield
+
+
+@pytest.fixture
+def on_driver(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What merges wrote on the driver."""
+    return written_on_driver(monkeypatch)

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 import deltaweave
 from deltaweave import Table, errors
 from tests.builders import frame, write_table
-from tests.oracles import all_files, newest_version, rows_as_text
+from tests.support.oracles import all_files, newest_version, rows_as_text
 
 ROWS = [(1, 10), (2, 20)]
 UPSERT = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"

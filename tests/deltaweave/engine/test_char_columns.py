@@ -17,8 +17,8 @@ import deltaweave
 from deltaweave import Table, errors
 from deltaweave.engine.merge_run import ON_DRIVER
 from tests.builders import frame, write_table
-from tests.oracles import rows_as_text
-from tests.settings import configured
+from tests.support.oracles import rows_as_text
+from tests.support.settings import configured
 
 COLUMNS = "c CHAR(3), v INT"
 NOT_PADDED = {"spark.sql.legacy.charVarcharAsString": "true"}

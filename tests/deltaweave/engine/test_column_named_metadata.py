@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from deltaweave import Table
 from tests.builders import frame, write_table
-from tests.oracles import rows_as_text
-from tests.settings import configured
+from tests.support.oracles import rows_as_text
+from tests.support.settings import configured
 
 SCHEMA = "k INT, _metadata INT"
 ROWS = [(1, 10), (2, 20), (3, 30), (4, 40)]

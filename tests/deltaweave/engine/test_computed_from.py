@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from deltaweave import Table, errors
 from tests.builders import frame, write_table
-from tests.oracles import newest_version, rows_as_text
+from tests.support.oracles import newest_version, rows_as_text
 
 SCHEMA = "k INT, v INT, p STRING"
 

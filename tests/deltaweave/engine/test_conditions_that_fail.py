@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaweave.engine.merge_run import ON_DRIVER, REWRITE_IN_PLACE
-from tests.big_source import collect_no_keys, keep_pairs_on_executors
 from tests.merge_cases.case import (
     COPY_ON_WRITE,
     VECTORS_AND_FEED,
@@ -24,8 +23,9 @@ from tests.merge_cases.case import (
     update,
     update_all,
 )
-from tests.oracles import Stage, rows_as_text
-from tests.settings import configured
+from tests.support.big_source import collect_no_keys, keep_pairs_on_executors
+from tests.support.oracles import Stage, rows_as_text
+from tests.support.settings import configured
 
 TARGET = [("a", 1), ("b", 2), ("c", 3)]
 # Only the last has no match, and only its k is a number.

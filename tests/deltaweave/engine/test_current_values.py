@@ -12,7 +12,7 @@ from deltaweave import Table
 from deltaweave.delta.jvm import Jvm
 from deltaweave.engine.merge_run import ON_DRIVER, REWRITE_IN_PLACE
 from tests.builders import write_table
-from tests.settings import configured
+from tests.support.settings import configured
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 NOW = "string(current_time(6))"

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 from deltaweave import MergeResult, Table, TouchedFiles, errors
 from tests.builders import Rows, frame, write_table
-from tests.oracles import actions, newest_version, rows_as_text
-from tests.settings import configured
-from tests.spark_jobs import jobs_of
+from tests.support.oracles import actions, newest_version, rows_as_text
+from tests.support.settings import configured
+from tests.support.spark_jobs import jobs_of
 
 SCHEMA = "k INT, v INT"
 PARTITIONED = "k INT, v INT, p STRING"

@@ -11,7 +11,7 @@ import deltaweave
 from deltaweave import Table
 from deltaweave.engine.merge_run import REWRITE_IN_PLACE
 from tests.builders import frame, write_table
-from tests.settings import configured
+from tests.support.settings import configured
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
 UPDATE = "WHEN MATCHED THEN UPDATE SET v = s.v"
@@ -32,9 +32,7 @@ def merge_of(spark: SparkSession, path: str, keys: list[int], on: str, clauses: 
 
 
 @pytest.mark.minutes
-def test_the_plan_tells_files_before_and_after_each_step(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_the_plan_has_files_before_and_after_each_step(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     table_of_twelve_files(spark, path)
     # The condition leaves files 0 to 3, the keys two of them.

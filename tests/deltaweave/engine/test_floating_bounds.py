@@ -18,9 +18,9 @@ from deltaweave.engine import file_upkeep
 from deltaweave.engine.merge_run import ON_DRIVER, REWRITE_IN_PLACE
 from deltaweave.maintenance import OPERATIONS, UpkeepPolicy
 from tests.builders import frame, write_table
-from tests.oracles import actions, newest_version
-from tests.readers import give_floating_bounds
-from tests.settings import configured
+from tests.support.oracles import actions, newest_version
+from tests.support.readers import give_floating_bounds
+from tests.support.settings import configured
 
 
 @pytest.mark.minutes

@@ -12,7 +12,7 @@ from pyspark.sql import Row, SparkSession
 
 from tests.merge_cases import CASES_BY_NAME
 from tests.merge_cases.case import MergeCase
-from tests.oracles import Outcome, Stage
+from tests.support.oracles import Outcome, Stage
 
 CASES = [
     "five_clauses_of_all_kinds",

@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 
 from deltaweave import Table
 from deltaweave.engine.merge_run import REWRITE_IN_PLACE
-from tests.big_source import keep_pairs_on_executors
 from tests.builders import frame, write_table
-from tests.oracles import change_feed
-from tests.settings import configured
+from tests.support.big_source import keep_pairs_on_executors
+from tests.support.oracles import change_feed
+from tests.support.settings import configured
 
 DDL = "id BIGINT GENERATED ALWAYS AS IDENTITY (START WITH 10 INCREMENT BY 5), k INT, v INT"
 SCHEMA = "id BIGINT, k INT, v INT"

@@ -18,10 +18,10 @@ import deltaweave
 from deltaweave import Table
 from deltaweave.delta.log import statistics
 from deltaweave.engine.merge_run import REWRITE_IN_PLACE
-from tests.big_source import collect_no_keys
 from tests.builders import write_table
-from tests.oracles import rows_as_text
-from tests.settings import configured
+from tests.support.big_source import collect_no_keys
+from tests.support.oracles import rows_as_text
+from tests.support.settings import configured
 
 LATE = "America/Los_Angeles"  # whose last moment of 9999 is in the year 10000 in UTC
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave.engine.merge_run import ON_DRIVER, REWRITE_IN_PLACE
-from tests.settings import configured
+from tests.support.settings import configured
 
 DAYS = ("1582-10-04", "1582-10-05", "1582-10-10", "1582-10-14", "1582-10-15")
 ALL = range(len(DAYS))

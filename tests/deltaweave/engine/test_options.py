@@ -15,8 +15,8 @@ from deltaweave import Table, errors
 from deltaweave.delta.jvm import IGNORING_FILES, Jvm
 from deltaweave.delta.statement import builtin
 from tests.builders import frame, write_table
-from tests.oracles import newest_version, rows_as_text
-from tests.settings import configured
+from tests.support.oracles import newest_version, rows_as_text
+from tests.support.settings import configured
 
 UPSERT = (
     "MERGE INTO {target} t USING {source} s ON t.k = s.k "

@@ -12,8 +12,8 @@ from deltaweave.engine import limits
 from deltaweave.engine.merge_run import MAX_MARKED_FRACTION, REWRITE_IN_PLACE
 from tests.builders import frame
 from tests.merge_cases.case import MergeCase, by_source_update, delete, insert_all, update_all
-from tests.oracles import Outcome, Stage, commit_info, rows_as_text
-from tests.settings import configured
+from tests.support.oracles import Outcome, Stage, commit_info, rows_as_text
+from tests.support.settings import configured
 
 pytestmark = pytest.mark.minutes
 

@@ -25,12 +25,12 @@ from deltaweave.engine.merge_run import (
     ON_DRIVER,
     REWRITE_IN_PLACE,
 )
-from tests.big_source import keep_pairs_on_executors
 from tests.builders import frame, write_table
 from tests.deltaweave.delta.log.test_table_log import add_derby
 from tests.merge_cases import CASES_BY_NAME
 from tests.merge_cases.case import VECTORS_AND_FEED, Layout
-from tests.oracles import (
+from tests.support.big_source import keep_pairs_on_executors
+from tests.support.oracles import (
     Stage,
     actions,
     assert_same_rows,
@@ -38,7 +38,7 @@ from tests.oracles import (
     newest_version,
     rows_as_text,
 )
-from tests.settings import SETTINGS_OF_SPARK, WITHOUT_GROUPS, configured
+from tests.support.settings import SETTINGS_OF_SPARK, WITHOUT_GROUPS, configured
 
 APPLICATION = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
@@ -277,7 +277,7 @@ def rewrite_all(table: Table) -> int:
     return rewrite_files(table.spark, table.snapshot().log, paths)
 
 
-def test_the_materialization_of_the_source_is_told(table: Table) -> None:
+def test_the_materialization_of_the_source_is_reported(table: Table) -> None:
     result = upsert(table, 1, 100)
     assert result.source_materialization == "NON_DETERMINISTIC_SOURCE_NON_DELTA"
     assert result.attempts == 1

@@ -17,7 +17,7 @@ from deltaweave.delta.jvm.sessions import alongside
 from deltaweave.delta.log.file_list import FileList
 from deltaweave.delta.scan import with_files_chosen
 from tests.builders import frame, write_table
-from tests.spark_jobs import jobs_of
+from tests.support.spark_jobs import jobs_of
 
 SCHEMA = "k INT, v INT"
 VECTORS = {"delta.enableDeletionVectors": "true"}

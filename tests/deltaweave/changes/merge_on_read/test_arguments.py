@@ -14,15 +14,15 @@ from pyspark.sql import functions as F
 import deltaweave
 from deltaweave import MergeOnReadTable, Table
 from deltaweave.errors import DeltaweaveError, NotADeltaTableError, StatementError
-from tests.deltaweave.changes.drawn import PARTIAL, WHOLE, Event, delete
 from tests.deltaweave.changes.merge_on_read.test_table import frame, rows
+from tests.support.drawn_events import PARTIAL, WHOLE, Event, delete
 
 
 def opened(spark: SparkSession, base: str, **arguments: Any) -> MergeOnReadTable:
     return MergeOnReadTable(spark, base, **{"keys": ["k"], "sequence_by": "seq", **arguments})
 
 
-def test_a_base_that_is_not_there_is_told_also_where_nothing_is_pending(
+def test_a_missing_base_is_reported_also_where_nothing_is_pending(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     with pytest.raises(NotADeltaTableError, match="there is no Delta table here"):

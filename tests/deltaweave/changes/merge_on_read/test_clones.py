@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from deltaweave import MergeOnReadTable
 from deltaweave.errors import SourceError
-from tests.deltaweave.changes.current.test_rows import current_rows, frame
+from tests.deltaweave.changes.test_current_rows import current_rows, frame
 from tests.deltaweave.changes.test_restores import (
     DELETES,
     INSERTS,
@@ -86,7 +86,7 @@ def test_a_clone_of_an_older_base_without_the_purged_batches_is_refused(
         clones.append(table, LATE)
 
 
-def test_clones_whose_source_is_gone_are_refused_if_they_may_lack_batches(
+def test_clones_without_their_source_are_refused_if_they_may_lack_batches(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     clones = Clones(spark, tmp_path)

@@ -9,9 +9,9 @@ from delta.tables import DeltaTable, IdentityGenerator
 from pyspark.sql import SparkSession
 
 from deltaweave.errors import StatementError
-from tests.deltaweave.changes.drawn import Event, delete
 from tests.deltaweave.changes.merge_on_read.test_arguments import opened
 from tests.deltaweave.changes.merge_on_read.test_table import frame, rows
+from tests.support.drawn_events import Event, delete
 
 OPTIONS = {"except_column_list": ["seq", "op", "present", "w"], "apply_as_deletes": "op = 'delete'"}
 

@@ -21,8 +21,8 @@ from deltaweave.changes.merge_on_read.changeset import Changeset
 from deltaweave.changes.merge_on_read.merged_view import MergedView
 from deltaweave.changes.tombstones import Tombstones
 from deltaweave.errors import CommitConflictError, SourceError
-from tests.deltaweave.changes.drawn import SCHEMA, WHOLE, Event, delete, truncate
 from tests.deltaweave.changes.merge_on_read.test_table import frame, rows
+from tests.support.drawn_events import SCHEMA, WHOLE, Event, delete, truncate
 
 pytestmark = pytest.mark.minutes
 
@@ -276,7 +276,7 @@ def test_a_reader_counts_no_delete_of_a_batch_that_came_after_its_own(
 @pytest.mark.parametrize(
     "how", ["removed", pytest.param("replaced", marks=pytest.mark.full_matrix)]
 )
-def test_a_base_made_anew_does_not_pass_for_one_with_the_purged_batches(
+def test_a_recreated_base_does_not_pass_for_one_with_the_purged_batches(
     spark: SparkSession, tmp_path: Path, how: str
 ) -> None:
     def make_anew() -> None:
@@ -307,7 +307,7 @@ def test_a_base_made_anew_does_not_pass_for_one_with_the_purged_batches(
     assert table.merged_batch() == 0
 
 
-def test_a_changeset_made_anew_begins_after_the_batches_in_the_base(
+def test_a_recreated_changeset_begins_after_the_batches_in_the_base(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     table = opened(spark, tmp_path)
@@ -366,7 +366,7 @@ def land(spark: SparkSession, landing: Path, *events: Event) -> None:
     frame(spark, events).coalesce(1).write.mode("append").json(str(landing))
 
 
-def test_a_stream_with_a_new_checkpoint_appends_its_batches_anew(
+def test_a_stream_with_a_new_checkpoint_appends_its_batches_again(
     spark: SparkSession, table: MergeOnReadTable, tmp_path: Path
 ) -> None:
     land(spark, tmp_path / "landing", Event(1, 1, 10))

@@ -13,9 +13,9 @@ from pyspark.sql import functions as F
 from deltaweave import MergeOnReadTable
 from deltaweave.changes.tombstones import Tombstones
 from deltaweave.delta.jvm import IGNORING_FILES
-from tests.deltaweave.changes.drawn import WHOLE, Event, delete
 from tests.deltaweave.changes.merge_on_read.test_table import frame, rows
-from tests.settings import configured
+from tests.support.drawn_events import WHOLE, Event, delete
+from tests.support.settings import configured
 
 
 @pytest.fixture

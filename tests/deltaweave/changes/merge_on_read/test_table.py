@@ -17,8 +17,8 @@ from deltaweave import MergeOnReadTable
 from deltaweave.changes.merge_on_read.changeset import Changeset
 from deltaweave.delta.jvm.errors import translated
 from deltaweave.errors import CommitConflictError, SourceError, StatementError
-from tests.deltaweave.changes.current.test_rows import current_rows
-from tests.deltaweave.changes.drawn import (
+from tests.deltaweave.changes.test_current_rows import current_rows
+from tests.support.drawn_events import (
     DELETES,
     DRAWN,
     PARTIAL,
@@ -104,7 +104,7 @@ def test_every_method_reads_the_same_rows_around_each_rematerialization(
     batches=batches_of(PARTIAL_UPSERTS, PARTIAL_UPSERTS, DELETES, TRUNCATES),
     steps=st.lists(STEPS, min_size=3, max_size=3),
 )
-def test_so_do_events_that_speak_of_some_columns(
+def test_events_of_some_columns_do_so_too(
     spark: SparkSession, make: Make, batches: list[list[Event]], steps: list[Any]
 ) -> None:
     table = make(**PARTIAL)
@@ -214,7 +214,7 @@ def test_batches_are_purged_by_the_log_alone_some_time_after_their_merge(
 
 
 @pytest.mark.minutes
-def test_what_is_pending_is_told_by_the_log(spark: SparkSession, make: Make) -> None:
+def test_what_is_pending_is_read_from_the_log(spark: SparkSession, make: Make) -> None:
     table = make()
     for number in range(3):
         table.append(frame(spark, [Event(1, number, 10), Event(2, number, 20)]))
@@ -227,7 +227,7 @@ def test_what_is_pending_is_told_by_the_log(spark: SparkSession, make: Make) -> 
 
 
 @pytest.mark.parametrize("columns", [1, pytest.param(40, marks=pytest.mark.minutes)])
-def test_changes_become_no_younger_when_their_files_are_made_anew(
+def test_changes_become_no_younger_when_their_files_are_rewritten(
     spark: SparkSession, tmp_path: Path, columns: int
 ) -> None:
     table = MergeOnReadTable(spark, str(tmp_path / "base"), keys=["k"], sequence_by="c0")

@@ -23,8 +23,8 @@ from deltaweave.delta.jvm import Jvm
 from deltaweave.engine.pairs.pairs import Pairs
 from deltaweave.engine.prune import key_index
 from tests.builders import frame, write_table
-from tests.oracles import newest_version, rows_as_text
-from tests.settings import configured
+from tests.support.oracles import newest_version, rows_as_text
+from tests.support.settings import configured
 
 MANIFEST = {"delta.compatibility.symlinkFormatManifest.enabled": "true"}
 
@@ -158,7 +158,7 @@ def test_a_commit_that_failed_before_it_wrote_a_version_is_a_failure(table: Tabl
         committed(table.spark, log, transaction, fail, table="t")
 
 
-def test_a_commit_of_which_the_log_cannot_tell_is_of_unknown_state(table: Table) -> None:
+def test_a_commit_that_the_log_may_lack_is_of_unknown_state(table: Table) -> None:
     log, transaction, _ = commit_of(table)
     unreadable = Path(table.path_or_name, "_delta_log", f"{1:020}.json")
 
@@ -274,7 +274,7 @@ def test_a_merge_whose_jobs_are_cancelled_after_its_commit_is_committed(
     assert ["updating the key index failed" in each for each in result.warnings] == [True]
 
 
-def test_the_first_error_is_not_hidden_by_what_is_let_go_of(
+def test_the_first_error_is_not_hidden_by_a_failing_release(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where the session ends: letting go of things fails, too."""

@@ -21,9 +21,9 @@ import pytest
 
 from deltaweave import errors
 from deltaweave.delta.commit import table_lock
-from tests.lock_users import alone, count_up, session_with_limit
-from tests.locks import held_by_another_process, is_free, waits_for_locks
-from tests.locks import lock_file as lock_of
+from tests.support.lock_users import alone, count_up, session_with_limit
+from tests.support.locks import held_by_another_process, is_free, waits_for_locks
+from tests.support.locks import lock_file as lock_of
 
 ROOT = Path(__file__).parents[4]
 OWNER, MEMBER, READER, GROUP = 50_001, 50_002, 50_003, 50_010
@@ -55,7 +55,7 @@ def run_as(user: int, table: Path, what: str, *, seconds: float = 60) -> Iterato
     groups = str(GROUP) if user == MEMBER else ""
     arguments = [str(user), str(user), groups, str(seconds), str(table), what]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.lock_users", *arguments],
+        [sys.executable, "-m", "tests.support.lock_users", *arguments],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -387,7 +387,7 @@ def test_the_time_limit_starts_again_when_another_commit_takes_the_lock(
     assert sum(slept) == pytest.approx(limits * 10, abs=limits * 0.2)
 
 
-def test_a_file_that_another_host_deleted_is_taken_anew(
+def test_a_file_that_another_host_deleted_is_locked_again(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stale, lock = iter([OSError(errno.ESTALE, "Stale file handle")]), table_lock.fcntl.flock
@@ -422,7 +422,7 @@ def test_what_a_record_holds_does_not_matter_to_the_lock(table: Path, record: st
     assert str(holder.pid) in raised.value.holder
 
 
-def test_commits_of_one_process_are_told_apart_by_their_records(table: Path) -> None:
+def test_commits_of_one_process_are_distinguished_by_their_records(table: Path) -> None:
     records = set()
     for _ in range(2):
         with alone(table, 1):
@@ -431,7 +431,7 @@ def test_commits_of_one_process_are_told_apart_by_their_records(table: Path) -> 
     assert len(records) == 2
 
 
-def test_lock_holders_without_a_record_are_told_apart_by_their_commits(
+def test_lock_holders_without_a_record_are_known_by_their_commits(
     table: Path,
 ) -> None:
     """The holders are on other hosts."""

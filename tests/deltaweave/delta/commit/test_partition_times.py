@@ -234,7 +234,7 @@ def test_zones_are_those_of_java(spark: SparkSession, zone: str) -> None:
 
 
 @needs_the_column
-def test_values_without_a_zone_are_told_apart_too(berlin: SparkSession, tmp_path: Path) -> None:
+def test_values_without_a_zone_are_distinguished_too(berlin: SparkSession, tmp_path: Path) -> None:
     berlin.conf.set("spark.databricks.delta.write.utcTimestampPartitionValues", "false")
     table = _table(berlin, tmp_path / "t", "'delta.enableDeletionVectors' = 'false'")
     table.write(berlin.sql(_rows((1, 10, BEFORE), (2, 20, AFTER), (3, 30, LATER))), "append")

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from deltaweave import Table, errors
 from deltaweave.delta.commit.table_lock import LOCK_TIMEOUT
 from tests.builders import frame, write_table
-from tests.locks import (
+from tests.support.locks import (
     Waits,
     held_by_another_process,
     is_free,
@@ -21,8 +21,8 @@ from tests.locks import (
     lock_file_of_creation,
     waits_for_locks,
 )
-from tests.oracles import newest_version
-from tests.settings import configured
+from tests.support.oracles import newest_version
+from tests.support.settings import configured
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from deltaweave.errors import AccessDeniedError, MergeFailedError, TableNotFound
         ("java.lang.RuntimeException", "a row says (Permission denied)", MergeFailedError),
     ],
 )
-def test_storage_that_refuses_access_is_told_as_such(
+def test_storage_that_refuses_access_is_reported_as_such(
     spark: SparkSession, name: str, said: str, expected: type[Exception]
 ) -> None:
     java: Any = spark.sparkContext._jvm

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 import deltaweave
 from deltaweave import Table
 from tests.builders import frame, write_table
-from tests.spark_jobs import jobs_of
+from tests.support.spark_jobs import jobs_of
 
 RETENTION = {"delta.setTransactionRetentionDuration": "interval 7 days"}
 

@@ -13,7 +13,7 @@ from deltaweave.delta.jvm import Jvm
 from deltaweave.delta.log import features
 from deltaweave.delta.log.table_log import TableLog
 from tests.builders import frame, write_table
-from tests.oracles import newest_version
+from tests.support.oracles import newest_version
 
 # By feature: whether a merge writes such tables, and where a table uses the feature, whether the
 # local backend does, whether Arrow copies and writes its files, and whether a merge's output may be

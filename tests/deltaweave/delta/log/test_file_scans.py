@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from deltaweave import Table
 from deltaweave.delta.log import file_list
 from tests.builders import write_table
-from tests.settings import configured
+from tests.support.settings import configured
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
 SCHEMA = "k INT, p INT"

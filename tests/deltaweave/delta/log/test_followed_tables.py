@@ -16,8 +16,8 @@ from deltaweave.delta.log import TableSnapshot, actions, followed_tables
 from deltaweave.delta.log.followed_tables import Checksum
 from deltaweave.engine.merge_run import ON_DRIVER
 from tests.builders import frame, write_table
-from tests.settings import configured
-from tests.spark_jobs import jobs_of
+from tests.support.settings import configured
+from tests.support.spark_jobs import jobs_of
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
 
@@ -114,7 +114,7 @@ def test_a_version_before_the_known_one_is_asked_of_delta(
 
 
 @pytest.mark.minutes
-def test_a_table_that_was_made_anew_is_another_one(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_recreated_table_is_another_one(spark: SparkSession, tmp_path: Path) -> None:
     path, kept = tmp_path / "table", tmp_path / "kept"
     table = followed(spark, str(path))
     spark.sql(COMMITS["append"].format(t=f"delta.`{path}`"))

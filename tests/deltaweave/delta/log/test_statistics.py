@@ -42,8 +42,8 @@ from deltaweave.delta.log.file_list import FileList
 from deltaweave.delta.log.statistics import Bounds, bounds, sorted_values
 from deltaweave.engine.merge_run import REWRITE_IN_PLACE
 from deltaweave.engine.tasks.file_statistics import FileStatistics
-from tests.settings import configured
-from tests.spark_jobs import jobs_of
+from tests.support.settings import configured
+from tests.support.spark_jobs import jobs_of
 
 HIGHEST = "\U0010ffff"
 EMOJI = "\U0001f600"  # two characters to Java, of which writers may cut off one

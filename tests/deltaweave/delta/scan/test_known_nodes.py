@@ -46,9 +46,7 @@ def merge_of(spark: SparkSession, target: str, value: str) -> ResolvedMerge:
     return resolve(parse_statement(spark, text))
 
 
-def test_expressions_of_their_rows_alone_are_told_from_others(
-    spark: SparkSession, target: str
-) -> None:
+def test_expressions_of_their_rows_alone_are_recognized(spark: SparkSession, target: str) -> None:
     found = {value: unknown_in_clauses(merge_of(spark, target, value)) for value in CLAUSES}
     assert found == CLAUSES
 

@@ -33,8 +33,8 @@ from tests.merge_cases.case import (
     update,
     update_all,
 )
-from tests.oracles import Stage, newest_version, rows_as_text
-from tests.settings import configured
+from tests.support.oracles import Stage, newest_version, rows_as_text
+from tests.support.settings import configured
 
 NAN, INFINITE = float("nan"), float("inf")
 FEED, VECTORS = Layout(feed=True), Layout(vectors=True)

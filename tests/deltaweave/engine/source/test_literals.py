@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaweave.engine.source.keys import typed_literal
-from tests.settings import configured
+from tests.support.settings import configured
 
 VALUES = {
     "DATE": ("0001-01-01", "0999-12-31", "1582-10-04", "1582-10-10", "1970-01-01", "9999-12-31"),

@@ -18,8 +18,8 @@ from deltaweave.engine.merge_run import ON_DRIVER
 from deltaweave.engine.source import collected_within
 from deltaweave.engine.tasks import TooBigError
 from tests.builders import frame, write_table
-from tests.on_driver import rows_of, written_on_driver
-from tests.settings import configured
+from tests.support.on_driver import rows_of, written_on_driver
+from tests.support.settings import configured
 
 MIB = 1 << 20
 ROWS = 400

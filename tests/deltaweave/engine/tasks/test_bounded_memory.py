@@ -25,8 +25,8 @@ from deltaweave.engine.tasks import (
     rows_at,
 )
 from deltaweave.engine.tasks.stored_rows import batches_of_group
-from tests.footers import without_dictionary_offset
-from tests.memory import held
+from tests.support.footers import without_dictionary_offset
+from tests.support.memory import held
 
 MIB = 1 << 20
 ROWS = 20_000

@@ -491,7 +491,7 @@ def _by_time_dimension(
 
 def _window_start(definition: TimeWindowPartitionsDefinition, key: str) -> float | None:
     """Return when the window begins, in s since 1970; None for a key of no window."""
-    start = _start(definition, key)
+    start = _start_by_dagster(definition, key)
     if start is None or start.strftime(definition.fmt) == key:
         return None if start is None else start.timestamp()
     # Of a day that begins no month, Dagster gives the next month. An hour that comes twice has the
@@ -506,7 +506,7 @@ def _window_start(definition: TimeWindowPartitionsDefinition, key: str) -> float
 
 
 @lru_cache(maxsize=2**17)  # Dagster computes a window in 0.2 ms, and ticks of a sensor ask again
-def _start(definition: TimeWindowPartitionsDefinition, key: str) -> datetime | None:
+def _start_by_dagster(definition: TimeWindowPartitionsDefinition, key: str) -> datetime | None:
     """Return when Dagster's window of a key begins; None for a key in another format."""
     try:
         return definition.time_window_for_partition_key(key).start
@@ -522,11 +522,12 @@ def is_skipped(definition: TimeWindowPartitionsDefinition, key: str) -> bool:
 
     Dagster gives it the window of the next key.
     """
-    start = _start(definition, key)
+    start = _start_by_dagster(definition, key)
     following = key if start is None else start.strftime(definition.fmt)
     if start is None or following == key or not {key, following} <= keys_of_windows(definition):
         return False
-    other = _start(definition, following)  # of an hour that comes twice, it is another one
+    # Of an hour that comes twice, it is another one.
+    other = _start_by_dagster(definition, following)
     return other is not None and other.timestamp() == start.timestamp()
 
 

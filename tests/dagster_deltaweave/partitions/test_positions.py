@@ -36,7 +36,7 @@ from dagster_deltaweave.partitions import partition_positions
 from dagster_deltaweave.sensors.run_requests import known_partitions
 from dagster_deltaweave.tables import UPSERT_CLAUSES, MergeDeclaration
 from tests.dagster_deltaweave.io_manager.test_earlier_runs import STARTED, created
-from tests.dagster_deltaweave.ticks import requested, tick
+from tests.support.sensor_ticks import requested, tick
 
 LANDED = DynamicPartitionsDefinition(name="landed")
 

@@ -18,10 +18,10 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from deltaweave.changes.conversions import once
 from deltaweave.changes.debezium.placeholders import Placeholder
 from deltaweave.changes.debezium.values import (
+    ARRAY_OF_NUMBERS,
     CUT,
     DECIMAL,
-    NUMBER,
-    NUMBERS,
+    JSON_NUMBER,
     UNCLEAR,
     ReadValue,
     TextValue,
@@ -229,7 +229,7 @@ def _with_numbers(messages: Messages, rows: DataFrame, wanted: StructType) -> Da
 
     def may_be_number(name: Column, type_of: Column) -> Column:
         text, of_items = F.try_element_at(ROW, name), type_of["items"]["name"]
-        of_array = F.coalesce((of_items == DECIMAL) & text.rlike(NUMBERS), F.lit(False))
+        of_array = F.coalesce((of_items == DECIMAL) & text.rlike(ARRAY_OF_NUMBERS), F.lit(False))
         return of_array | ((type_of["name"] == DECIMAL) & text.rlike(_NUMBER))
 
     some = F.exists(F.map_entries(TYPES), lambda each: may_be_number(each["key"], each["value"]))
@@ -262,7 +262,7 @@ def _with_numbers(messages: Messages, rows: DataFrame, wanted: StructType) -> Da
                 F.when(variant.isNull(), UNCLEAR)
                 .when(kind == "STRING", DECIMAL)
                 .when(kind.contains("DOUBLE") & ~has_few_digits(name), CUT)
-                .otherwise(NUMBER)
+                .otherwise(JSON_NUMBER)
             )
             named = F.when(type_of["name"] == DECIMAL, type_of.withField("name", sent))
             named = named.otherwise(type_of.withField("items.name", sent))

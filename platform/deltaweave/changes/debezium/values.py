@@ -55,7 +55,7 @@ MILLIS = f"{_DEBEZIUM}Timestamp"
 DECIMAL = f"{_CONNECT}Decimal"
 """The name of the Connect schema of a decimal, whose scale is in its parameters."""
 
-NUMBER = "a number in JSON"
+JSON_NUMBER = "a number in JSON"
 """What takes the place of `DECIMAL` for a value that is a number, and not the bytes of one."""
 
 CUT = "a number in JSON whose digits may be lost"
@@ -89,11 +89,11 @@ TIMES = (TimestampType, TimestampNTZType)
 _UNREAD = "_cdc_unread"
 _NOT_READ = "not read"
 _TEXTS, _ITEMS = "map<string,string>", "array<string>"
-NUMBERS = r"^\[\s*(?:null\s*,\s*)*-?\d"
+ARRAY_OF_NUMBERS = r"^\[\s*(?:null\s*,\s*)*-?\d"
 """A pattern of JSON arrays whose items are numbers."""
 
 # A number with a fraction or an exponent, and more digits than a double holds, also in an array.
-_MANY_DIGITS = r"(?<![\d.eE+-])-?(?=\d+[.eE])[0.]*(?:\d\.?){16}"
+_INEXACT_NUMBER = r"(?<![\d.eE+-])-?(?=\d+[.eE])[0.]*(?:\d\.?){16}"
 
 
 @dataclass(frozen=True)
@@ -385,7 +385,7 @@ class TextValue:
             " may be bytes or a number, because its row has too long a value, or an object with a "
             "key twice: use decimal.handling.mode=string"
         )
-        is_cut = (semantic == CUT) | ((semantic == NUMBER) & self.text.rlike(_MANY_DIGITS))
+        is_cut = (semantic == CUT) | ((semantic == JSON_NUMBER) & self.text.rlike(_INEXACT_NUMBER))
         is_unclear = semantic == UNCLEAR
         return F.when(is_cut, self._message(problem)).when(is_unclear, self._message(unclear))
 

@@ -108,10 +108,6 @@ def create_from(rows: DataFrame, path: str) -> bool:
 
     Other files may be there, of a creation that was killed. Where there is no lock, another
     creator's commit conflicts with this one, or the rows are appended to its table.
-
-    Args:
-        rows: Its rows.
-        path: Its path.
     """
     spark = rows.sparkSession
     # A pair of its own keeps the session's from the write, and skips none.

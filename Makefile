@@ -65,7 +65,7 @@ test: java $(INSTALLED) ## run the tests (WORKERS=2 processes, each with a Spark
 # code than Spark needs. It would collect each time that more classes are loaded.
 test-slow: export SPARK_SUBMIT_OPTS += -XX:TieredStopAtLevel=1 \
 	-XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -XX:MetaspaceSize=256m
-test-slow: java $(INSTALLED) ## run the tests that take longer: a browser, a cluster, Kafka, kills, rivals, several runs, drawn merges (SHARE=2/4: a quarter)
+test-slow: java $(INSTALLED) ## run the tests that take longer: a browser, a cluster, Kafka, kills, rivals, several runs, drawn merges (SHARE=2/6: a sixth)
 	@DELTAWEAVE_SHARE=$(SHARE) $(PYTEST) --numprocesses $(WORKERS) -m 'minutes and not full_matrix and not torture'
 
 test-all: java $(INSTALLED) ## run the tests beside Delta's own MERGE, and every merge case in every layout (hours)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from pyspark.sql import SparkSession
 from xdist.scheduler import LoadScopeScheduling
 
@@ -15,6 +16,10 @@ from tests.support.turns import Share, Turns
 
 # Before the JVM starts: without it, Spark resolves the host's name, which a sandbox may not have.
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+# A busy machine makes no test fail.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 TINY_DATA = {
     "spark.master": "local[1]",  # each of pytest's workers has a session: one core for each

@@ -85,7 +85,7 @@ EVERY = {
         "test_a_condition_that_fails_for_rows_of_other_clauses_fails_nothing": 6,
     },
     f"{_ENGINE}/commit/test_rebase.py": {
-        "test_a_stop_after_a_lost_commit_ends_the_merge": 4,
+        "test_a_stop_after_a_lost_commit_ends_the_merge": 3,
         "test_what_fails_between_two_commits_releases_the_lock": 3,
     },
     f"{_ENGINE}/test_history.py": {

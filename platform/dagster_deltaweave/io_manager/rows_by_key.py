@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,19 +19,11 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from dagster_deltaweave.partitions import Positions, partition_predicate
-from dagster_deltaweave.tables import (
-    TYPE_WIDENING,
-    Changes,
-    ChangesOfPartitions,
-    MergeDeclaration,
-)
-from deltaweave.changes.conversions import wider
-from deltaweave.changes.stored_events import keys_as_stored
-from deltaweave.changes.table_columns import TableColumns, declared_columns
-from deltaweave.delta.commit import is_unwritten
+from dagster_deltaweave.tables import Changes, ChangesOfPartitions, MergeDeclaration
+from deltaweave.changes.table_columns import declared_columns
 from deltaweave.delta.jvm import grouped, parsed_expression, translated
 from deltaweave.errors import AmbiguousMatchError, SourceError, StatementError
-from deltaweave.identifiers import RESERVED_PREFIX, column, spelled_as, unquoted
+from deltaweave.identifiers import RESERVED_PREFIX, column, unquoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -160,13 +152,11 @@ def one_row_for_each_key(
     that returns the rows of each partition names a row's partition, or `partition_expr` does. A row
     with a null among its keys matches nothing, and stays.
     """
+    rows: DataFrame = changes.rows
     keys = declaration.keys
     if not (keys and declaration.unique_keys):
-        rows: DataFrame = changes.rows
         return rows
     with translated(table.path_or_name, otherwise=SourceError):
-        changes = _with_keys_as_stored(table, declaration, changes)
-        rows = changes.rows
         repeated = _repeated_keys(rows, keys)
         if repeated.isEmpty():
             return rows
@@ -183,36 +173,6 @@ def one_row_for_each_key(
             of_run = f"{len(run.keys)} partitions are merged at once, and nothing gives their order"
             _refuse(table, repeated, of_run, _WAYS)
         return _with_new_keys_once(table, declaration, rows, is_rebuilt)
-
-
-def _with_keys_as_stored(table: Table, declaration: MergeDeclaration, changes: Changes) -> Changes:
-    """Give keys the types of the table: several keys may become the same when they are written."""
-    columns = _stored_columns(table, declaration)
-    if columns is None:
-        return changes
-    names = spelled_as(changes.rows.columns, declaration.keys)
-    evolves = declaration.schema_policy != "strict"
-    if evolves and (declaration.schema_policy == "widen" or _allows_widening(table)):
-        held, given = columns.fields, changes.rows.schema
-        names = [
-            name
-            for name in names
-            if wider(held[name.lower()].dataType, given[name].dataType)
-            == held[name.lower()].dataType
-        ]
-
-    def stored(rows: DataFrame) -> DataFrame:
-        return rows.withColumns(keys_as_stored(rows, names, columns))
-
-    rows = stored(changes.rows)
-    if isinstance(changes, ChangesOfPartitions):
-        parts = {key: stored(part) for key, part in changes.parts.items()}
-        return replace(changes, rows=rows, parts=parts)
-    return replace(changes, rows=rows)
-
-
-def _allows_widening(table: Table) -> bool:
-    return table.exists() and (table.setting(TYPE_WIDENING) or "").lower() == "true"
 
 
 def _with_new_keys_once(
@@ -378,14 +338,6 @@ def _newest(table: Table, declaration: MergeDeclaration, positioned: DataFrame) 
         ),
     ]
     return _NewestRows(newest, problems)
-
-
-def _stored_columns(table: Table, declaration: MergeDeclaration) -> TableColumns | None:
-    """Return the columns of the table, or of the one to be created; None if changes give them."""
-    if table.exists() and not is_unwritten(table.snapshot()):
-        return TableColumns.of(table.snapshot(), [""])
-    schema = declaration.schema
-    return None if schema is None else TableColumns.declared(schema)
 
 
 def _columns_of(table: Table, declaration: MergeDeclaration, rows: DataFrame) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame
@@ -72,7 +72,7 @@ def completed(events: Events, table: TableColumns) -> Events:
             value = table.as_stored(name, F.col(EVENT_VALUES)[name], of_table[name])
             values = values.withField(back_quoted(name), value)
         rows = rows.withColumn(EVENT_VALUES, values)
-    rows = rows.withColumns(keys_as_stored(rows, shape.keys, table))
+    rows = rows.withColumns(_keys_of(rows, shape, table))
     rows = rows.withColumn(SEQUENCE, _exact_sequence(rows, table))
     return replace(events, rows=rows, shape=replace(shape, columns=names, table=table))
 
@@ -102,38 +102,6 @@ def with_values_of(rows: DataFrame, wanted: DataType) -> DataFrame:
     held = _values_type(rows)
     values = converted(F.col(EVENT_VALUES), held, wanted)
     return rows.withColumn(EVENT_VALUES, cast_strictly(rows.sparkSession, values, wanted))
-
-
-def keys_as_stored(rows: DataFrame, names: Sequence[str], table: TableColumns) -> dict[str, Column]:
-    """Return keys in the table's types; evaluating one that this changes is an error.
-
-    Otherwise, keys of other events, or of rows of the table, may become the same when they are
-    written. Fields are found by name, because SQL compares them by position.
-
-    Args:
-        rows: The rows.
-        names: Their keys, spelled as the rows spell them.
-        table: The table's columns.
-
-    Returns:
-        Those of the keys that are not as the table stores them.
-    """
-    keys = {}
-    for key in names:
-        field = rows.schema[key]
-        held, wanted = plain(field.dataType), table.widest(field).dataType
-        if is_as(held, wanted):
-            value = column(key)
-        elif isinstance(held, StringType):
-            value = cast_strictly(rows.sparkSession, column(key), plain(wanted))
-        else:
-            value = converted(column(key), held, wanted)
-            [named] = rows.select(value.alias(key)).schema
-            ending = f" does not fit the table, whose {key} is {wanted.simpleString()}"
-            value = exact(value, named.dataType, wanted, (f"the key {key}=", ending))
-        if table.is_limited(key) or not is_as(held, wanted):
-            keys[key] = table.as_stored(key, value, wanted)
-    return keys
 
 
 def to_stored(rows: DataFrame, shape: EventShape) -> DataFrame:
@@ -237,6 +205,30 @@ def _in_field(name: str, is_there: _IsThere) -> _IsThere:
 
 def _in_items(items: Callable[[Column], Column], is_there: _IsThere) -> _IsThere:
     return lambda value: F.exists(items(value), is_there)
+
+
+def _keys_of(rows: DataFrame, shape: EventShape, table: TableColumns) -> dict[str, Column]:
+    """Return keys in the table's types; evaluating one that this changes is an error.
+
+    Otherwise, keys of other events, or of rows of the table, may become the same when they are
+    written. Fields are found by name, because SQL compares them by position.
+    """
+    keys = {}
+    for key in shape.keys:
+        field = rows.schema[key]
+        held, wanted = plain(field.dataType), table.widest(field).dataType
+        if is_as(held, wanted):
+            value = column(key)
+        elif isinstance(held, StringType):
+            value = cast_strictly(rows.sparkSession, column(key), plain(wanted))
+        else:
+            value = converted(column(key), held, wanted)
+            [named] = rows.select(value.alias(key)).schema
+            ending = f" does not fit the table, whose {key} is {wanted.simpleString()}"
+            value = exact(value, named.dataType, wanted, (f"the key {key}=", ending))
+        if table.is_limited(key) or not is_as(held, wanted):
+            keys[key] = table.as_stored(key, value, wanted)
+    return keys
 
 
 def _sequence(rows: DataFrame, table: TableColumns) -> Column:

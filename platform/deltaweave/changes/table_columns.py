@@ -86,12 +86,6 @@ class TableColumns:
             at = at["at"].dataType
         return cls(fields, stored, at, frozenset(added), table.id)
 
-    @classmethod
-    def declared(cls, schema: StructType | str) -> TableColumns:
-        """Describe the columns of a table that is still to be created."""
-        fields = by_case(declared_columns(schema))
-        return cls(fields, fields, None)
-
     def only(self, names: Sequence[str]) -> TableColumns:
         """Select columns."""
         lower = {name.lower() for name in names}

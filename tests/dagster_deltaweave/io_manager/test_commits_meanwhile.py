@@ -5,7 +5,6 @@
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -14,10 +13,8 @@ from dagster import (
     AssetIn,
     AssetKey,
     AssetOut,
-    BackfillPolicy,
     DagsterInstance,
     DailyPartitionsDefinition,
-    DynamicPartitionsDefinition,
     ExecuteInProcessResult,
     Output,
     RetryPolicy,
@@ -218,27 +215,6 @@ def test_none_rebuilds_nothing_and_is_recorded_for_the_runs_partitions(
     )
     assert target.version() == 2  # which records that a and c are merged, and changes no row
     assert rows(target) == [(1, "a")]
-
-
-@pytest.mark.parametrize("is_declared", [True, False])
-def test_none_of_a_partition_that_was_just_deleted_is_a_warning(
-    run: Run, table: AssetTable, instance: DagsterInstance, is_declared: bool
-) -> None:
-    made(table("orders"), (1, "a"))
-    instance.add_dynamic_partitions("letters", [*"abc"])
-    decorator: Any = partial(merge_asset, keys=["id"]) if is_declared else asset
-
-    @decorator(
-        partitions_def=DynamicPartitionsDefinition(name="letters"),
-        backfill_policy=BackfillPolicy.single_run(),
-    )
-    def orders():  # type: ignore[no-untyped-def]
-        instance.delete_dynamic_partition("letters", "c")
-        return
-
-    ends = {"start": "a", "end": "c"}
-    of_range = {f"dagster/asset_partition_range_{end}": key for end, key in ends.items()}
-    assert run(orders, tags=of_range, raise_on_error=False).success
 
 
 # Of a write, of a merge, and of both.

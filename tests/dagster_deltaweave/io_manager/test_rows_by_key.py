@@ -23,7 +23,7 @@ from dagster_deltaweave.io_manager.rows_by_key import RunPartitions, one_row_for
 from dagster_deltaweave.partitions import partition_positions
 from dagster_deltaweave.tables import ChangesOfPartitions, merge_declaration_in
 from deltaweave import Table, clauses
-from deltaweave.errors import AmbiguousMatchError, DeltaweaveError, SourceError, StatementError
+from deltaweave.errors import AmbiguousMatchError, SourceError, StatementError
 from tests.dagster_deltaweave.conftest import Run, rows
 
 AssetTable = Callable[[str], Table]
@@ -288,108 +288,7 @@ def test_a_new_key_twice_in_one_partition_is_an_error_as_an_old_one_is(
     ]
 
 
-# By what the table has: two keys of a source that it would store as one, or change.
-SAME = "keys come more than once"
-CHANGED = "the key k=.* does not fit the table"
-AS_STORED: list[tuple[str, str, str, str]] = [
-    ("INT", "1.2D", "1.4D", CHANGED),
-    ("INT", "1.20BD", "1.40BD", CHANGED),
-    ("INT", "5000000000", "1L", CHANGED),
-    ("BIGINT", "double('NaN')", "1.0D", CHANGED),
-    ("DECIMAL(5,2)", "1.201BD", "1.202BD", CHANGED),
-    ("DECIMAL(5,2)", "1.201D", "1.202D", CHANGED),
-    ("FLOAT", "0.1D", "2.5D", CHANGED),
-    ("FLOAT", "16777217", "16777216", CHANGED),
-    ("DOUBLE", "9007199254740993", "9007199254740992", CHANGED),
-    ("DOUBLE", "0.0D", "-0.0D", SAME),
-    ("DATE", "TIMESTAMP'2026-01-01 10:00:00'", "TIMESTAMP'2026-01-01 00:00:00'", CHANGED),
-    ("DATE", "'2026-01-01'", "'2026-01-01 10:00:00'", SAME),
-    ("TIMESTAMP", "'2026-01-01'", "'2026-01-01 00:00:00'", SAME),
-    ("INT", "'1'", "'01'", SAME),
-    ("INT", "'1'", "'x'", "CAST_INVALID_INPUT"),
-    ("DOUBLE", "'1.0'", "'1'", SAME),
-    ("DECIMAL(5,2)", "'1.20'", "'1.2'", SAME),
-    ("BOOLEAN", "'true'", "'t'", SAME),
-    ("VARCHAR(3)", "'abc'", "'abc  '", SAME),
-    ("CHAR(5)", "'ab'", "'ab '", SAME),
-    ("STRUCT<a: INT>", "named_struct('a', 1.2D)", "named_struct('a', 1.4D)", CHANGED),
-    ("ARRAY<INT>", "array(1.2D)", "array(1.4D)", CHANGED),
-]
-
-
-@pytest.mark.minutes
-def test_keys_that_the_table_would_store_as_one_are_refused(
-    spark: SparkSession, table: AssetTable, instance: DagsterInstance
-) -> None:
-    for of, one, other, message in AS_STORED:
-
-        @merge_asset(keys=["K"], schema=f"k {of}, n INT")
-        def numbers() -> None: ...
-
-        declaration = merge_declaration_in(numbers.metadata_by_key[numbers.key])
-        assert declaration is not None
-        changes = Changes(spark.sql(f"SELECT {one} AS k, 1 AS n UNION ALL SELECT {other}, 2"))
-        of_run = RunPartitions(None, [], None)
-        with pytest.raises(DeltaweaveError, match=f"(?s){message}"):
-            one_row_for_each_key(table("numbers"), declaration, changes, of_run, is_rebuilt=False)
-
-
-# By column: its type, and a key in two types or spellings.
-SPELLINGS = {
-    "day": ("DATE", "DATE'2026-01-01'", "TIMESTAMP'2026-01-01 00:00:00'"),
-    "number": ("INT", "1", "'01'"),
-    "amount": ("DECIMAL(5,2)", "1.5BD", "1.5D"),
-    "ratio": ("FLOAT", "2.5F", "2.5D"),
-    "code": ("CHAR(5)", "'ab'", "'ab '"),
-    "name": ("VARCHAR(3)", "'abc'", "'abc  '"),
-    "fields": (
-        "STRUCT<a: INT, b: INT>",
-        "named_struct('a', 1, 'b', 2)",
-        "named_struct('b', 2L, 'a', 1.0D)",
-    ),
-}
-
-
-@pytest.mark.minutes
-def test_a_key_of_another_type_finds_the_row_of_its_key(
-    spark: SparkSession, run: Run, table: AssetTable
-) -> None:
-    of_run: list[str] = []
-
-    def assets() -> list[AssetsDefinition]:
-        def of_policy(policy: Any) -> AssetsDefinition:
-            schema = ", ".join(f"{name} {of}" for name, (of, *_) in SPELLINGS.items())
-
-            @merge_asset(
-                keys=[*SPELLINGS], schema=f"{schema}, n INT", schema_policy=policy, name=policy
-            )
-            def asset_of_policy():  # type: ignore[no-untyped-def]
-                return spark.sql(of_run[-1])
-
-            return asset_of_policy
-
-        return [of_policy("strict"), of_policy("add")]
-
-    for at in (1, 2, 1):
-        keys = ", ".join(f"{each[at]} AS {name}" for name, each in SPELLINGS.items())
-        of_run.append(f"SELECT {keys}, {len(of_run)} AS n")
-        run(*assets())
-    for policy in ("strict", "add"):
-        assert [row[-1] for row in rows(table(policy))] == [2]
-
-    wide = []
-
-    @merge_asset(keys=["k"], schema="k INT, n INT", schema_policy="widen")
-    def widened():  # type: ignore[no-untyped-def]
-        return spark.sql(wide[-1])
-
-    for statement in ("SELECT 1 AS k, 1 AS n", "SELECT 5000000000 AS k, 2 AS n"):
-        wide.append(statement)
-        run(widened)
-    assert rows(table("widened")) == [(1, 1), (5000000000, 2)]
-
-
-def test_windows_of_time_decide_which_row_is_newer(
+def test_windows_of_time_tell_which_row_is_newer(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
     days = DailyPartitionsDefinition("2026-01-01", end_date="2026-01-04", timezone="Europe/Berlin")

@@ -365,6 +365,7 @@ def test_without_pyarrow_on_the_executors_no_file_is_ruled_out(
         assert table.read().where(f"k = '{key(3)}'").first().v == value  # type: ignore[union-attr]
 
 
+@pytest.mark.minutes
 def test_an_index_is_built_where_a_killed_builder_left_files(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -396,6 +396,7 @@ def test_no_file_with_a_match_is_ever_left_out(
     assert rows_as_text(spark.read.format("delta").load(path).collect()) == expected
 
 
+@pytest.mark.minutes
 def test_both_days_that_the_old_calendar_reads_as_one_are_found(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ where the table has the key, and several new rows where it lacks it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,15 +18,25 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from dagster_deltaweave.io_manager.target_table import table_columns
 from dagster_deltaweave.partitions import Positions, partition_predicate
-from dagster_deltaweave.tables import Changes, ChangesOfPartitions, MergeDeclaration
-from deltaweave.changes.table_columns import declared_columns
+from dagster_deltaweave.tables import (
+    TYPE_WIDENING,
+    Changes,
+    ChangesOfPartitions,
+    MergeDeclaration,
+)
+from deltaweave.changes.conversions import plain, wider
+from deltaweave.changes.table_columns import TableColumns
+from deltaweave.delta.commit import is_unwritten
 from deltaweave.delta.jvm import grouped, parsed_expression, translated
+from deltaweave.delta.statement import OF_LIMITED_LENGTH
 from deltaweave.errors import AmbiguousMatchError, SourceError, StatementError
-from deltaweave.identifiers import RESERVED_PREFIX, column, unquoted
+from deltaweave.identifiers import RESERVED_PREFIX, column, spelled_as, unquoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
+    from pyspark.sql.types import DataType
 
     from deltaweave import Table
     from deltaweave.clauses import Clause
@@ -99,12 +109,14 @@ def takes(spark: SparkSession, clause: Clause) -> Column:
     return F.coalesce(parsed_expression(spark, str(clause.condition)), F.lit(False))
 
 
-_POSITION, _RANK, _COUNT, _LEAVES = (
-    f"{RESERVED_PREFIX}{each}" for each in ("position", "rank", "count", "leaves")
+_POSITION, _RANK, _COUNT, _LEAVES, _STORED, _IS_CHANGED = (
+    f"{RESERVED_PREFIX}{each}"
+    for each in ("position", "rank", "count", "leaves", "stored", "is_changed")
 )
 _KEYS_SHOWN = 10  # keys in an error
 _SHOWN_NAMES = {_COUNT: "rows"}
 
+_STORED_AS_ONE = "they differ only until the table stores them in its types"
 _WAYS = (
     "Return {partition key: rows} from the asset's function, or declare partition_expr or "
     "sequence_by, so that the newest row counts; or run the partitions one by one "
@@ -152,27 +164,133 @@ def one_row_for_each_key(
     that returns the rows of each partition names a row's partition, or `partition_expr` does. A row
     with a null among its keys matches nothing, and stays.
     """
-    rows: DataFrame = changes.rows
-    keys = declaration.keys
-    if not (keys and declaration.unique_keys):
-        return rows
+    if not (declaration.keys and declaration.unique_keys):
+        given: DataFrame = changes.rows
+        return given
     with translated(table.path_or_name, otherwise=SourceError):
-        repeated = _repeated_keys(rows, keys)
-        if repeated.isEmpty():
-            return rows
-        is_of_several = len(run.keys) > 1
-        positioned = _with_positions(table, declaration, changes, run)
-        if positioned is not None:
-            newest, problems = _newest(table, declaration, positioned)
-            if is_of_several:
-                for undecided, why, hint in problems:
-                    _refuse(table, undecided, why, hint)
-            if is_of_several or all(undecided.isEmpty() for undecided, *_ in problems):
-                return newest.drop(_POSITION, _RANK, _COUNT, _LEAVES)
-        elif is_of_several:
-            of_run = f"{len(run.keys)} partitions are merged at once, and nothing gives their order"
-            _refuse(table, repeated, of_run, _WAYS)
-        return _with_new_keys_once(table, declaration, rows, is_rebuilt)
+        rows = _one_row_for_each_key(table, declaration, changes, run, is_rebuilt=is_rebuilt)
+        _refuse_changed_keys(table, declaration, rows, is_rebuilt=is_rebuilt)
+        return rows
+
+
+def _one_row_for_each_key(
+    table: Table,
+    declaration: MergeDeclaration,
+    changes: Changes,
+    run: RunPartitions,
+    *,
+    is_rebuilt: bool,
+) -> DataFrame:
+    rows: DataFrame = changes.rows
+    repeated = _repeated_keys(rows, declaration.keys)
+    if repeated.isEmpty():
+        return rows
+    is_of_several = len(run.keys) > 1
+    positioned = _with_positions(table, declaration, changes, run)
+    if positioned is not None:
+        newest, problems = _newest(table, declaration, positioned)
+        if is_of_several:
+            for undecided, why, hint in problems:
+                _refuse(table, undecided, why, hint)
+        if is_of_several or all(undecided.isEmpty() for undecided, *_ in problems):
+            return newest.drop(_POSITION, _RANK, _COUNT, _LEAVES)
+    elif is_of_several:
+        of_run = f"{len(run.keys)} partitions are merged at once, and nothing gives their order"
+        _refuse(table, repeated, of_run, _WAYS)
+    return _with_new_keys_once(table, declaration, rows, is_rebuilt)
+
+
+def _refuse_changed_keys(
+    table: Table, declaration: MergeDeclaration, rows: DataFrame, *, is_rebuilt: bool
+) -> None:
+    """Refuse new keys that the table would store as others, or several of them as one.
+
+    MERGE compares a key as the source has it, and would insert such rows again.
+    """
+    columns, keys = _stored_columns(table, declaration), declaration.keys
+    types = {} if columns is None else _converted_keys(table, declaration, rows, columns)
+    if columns is None or not types:
+        return
+    try:
+        found = _new_keys(declaration, rows, columns, types)
+    except AnalysisException:  # MERGE refuses the comparison or the cast, and says why
+        return
+    if found.isEmpty():
+        return
+    if table.exists() and not is_rebuilt:
+        found = _keys_missing_in(table, found, keys)
+    of_source = found.where(column(_IS_CHANGED)).select(*map(column, keys))
+    if changed := [row.asDict() for row in of_source.limit(_KEYS_SHOWN).collect()]:
+        named = "; ".join(", ".join(f"{k}={v!r}" for k, v in key.items()) for key in changed)
+        held = ", ".join(f"{key} is {columns.type_in_words(key)}" for key in types)
+        raise SourceError(
+            f"keys do not fit the table, whose {held}: {named}. Each run would insert them again.",
+            table=table.path_or_name,
+            hint="Return keys as the table stores them, or give the table a wider type.",
+        )
+    as_stored = [F.col(_STORED)[key].alias(key) for key in keys]
+    _refuse(table, _repeated_keys(found.select(*as_stored), keys), _STORED_AS_ONE, _ONE_ROW)
+
+
+def _converted_keys(
+    table: Table, declaration: MergeDeclaration, rows: DataFrame, columns: TableColumns
+) -> dict[str, DataType]:
+    """Return the keys whose values the table may store as others, with its types."""
+    policy, converted = declaration.schema_policy, {}
+    may_widen = policy == "widen" or (policy != "strict" and _allows_widening(table))
+    spelled = spelled_as(rows.columns, declaration.keys)
+    for key, name in zip(declaration.keys, spelled, strict=True):
+        if key.lower() not in columns.fields:
+            continue
+        given, held = rows.schema[name], plain(columns.fields[key.lower()].dataType)
+        source = plain(given.dataType)
+        is_limited = columns.is_limited(key) and OF_LIMITED_LENGTH not in (given.metadata or {})
+        is_widened = may_widen and wider(held, source) != held
+        if is_limited or not (is_widened or wider(source, held) == held):
+            converted[key] = held
+    return converted
+
+
+def _new_keys(
+    declaration: MergeDeclaration,
+    rows: DataFrame,
+    columns: TableColumns,
+    types: Mapping[str, DataType],
+) -> DataFrame:
+    """Return keys that clauses insert and that are stored as others, or as one with another."""
+    spark, own = rows.sparkSession, F.lit(False)
+    for clause in reversed([each for each in declaration.clauses if each.kind == "not_matched"]):
+        takes_keys = F.lit(_inserts_as_they_are(clause, types))
+        own = F.when(takes(spark, clause), takes_keys).otherwise(own)
+    for key in declaration.keys:  # a null is equal to nothing, in the table either
+        own = own & column("s", key).isNotNull()
+    stored = {key: column(key) for key in declaration.keys}
+    is_changed = F.lit(False)
+    for key, held in types.items():
+        stored[key] = columns.as_stored(key, column(key).try_cast(held), held)
+        # Where it does not fit at all, the comparison may be an error, too.
+        differs = F.when(stored[key].isNull(), True).otherwise(stored[key] != column(key))
+        is_changed = is_changed | differs
+    of_keys = [*map(column, declaration.keys)]
+    as_stored = F.struct(*(value.alias(key) for key, value in stored.items()))
+    count = F.count(F.lit(1)).over(Window.partitionBy(_STORED))
+    keys = rows.alias("s").where(own).select(*of_keys).distinct()
+    found = keys.select(*of_keys, as_stored.alias(_STORED), is_changed.alias(_IS_CHANGED))
+    found = found.withColumn(_COUNT, count)
+    return found.where(column(_IS_CHANGED) | (column(_COUNT) > 1)).drop(_COUNT)
+
+
+def _inserts_as_they_are(clause: Clause, keys: Iterable[str]) -> bool:
+    """Return whether a clause inserts the keys as the source has them."""
+    if clause.assignments is None:
+        return True
+    given = {unquoted(name).lower(): str(of) for name, of in clause.assignments.items()}
+    spelled = {key: given.get(key, "").replace("`", "").lower() for key in map(str.lower, keys)}
+    return all(value in (key, f"s.{key}") for key, value in spelled.items())
+
+
+def _allows_widening(table: Table) -> bool:
+    return table.exists() and (table.setting(TYPE_WIDENING) or "").lower() == "true"
 
 
 def _with_new_keys_once(
@@ -308,7 +426,7 @@ def _newest(table: Table, declaration: MergeDeclaration, positioned: DataFrame) 
     if declaration.sequence_by is not None:
         sequence = column(unquoted(declaration.sequence_by)).desc_nulls_last()
         order = [by_position, sequence] if keeps_first else [sequence, by_position]
-    columns = _columns_of(table, declaration, positioned.drop(_POSITION))
+    columns = table_columns(table, declaration, positioned.drop(_POSITION))
     leaves = F.lit("itself") if keeps_first else left_of_key(rows, declaration, columns)
     of_key = Window.partitionBy(*map(column, declaration.keys))
     ranked = rows.withColumns(
@@ -340,13 +458,12 @@ def _newest(table: Table, declaration: MergeDeclaration, positioned: DataFrame) 
     return _NewestRows(newest, problems)
 
 
-def _columns_of(table: Table, declaration: MergeDeclaration, rows: DataFrame) -> list[str]:
-    """Return the columns of the asset's table, which may not exist yet."""
-    if table.exists():
-        return table.read().columns
-    if declaration.schema is not None:
-        return declared_columns(declaration.schema).names
-    return declaration.table_rows(rows).columns
+def _stored_columns(table: Table, declaration: MergeDeclaration) -> TableColumns | None:
+    """Return the columns of the table, or of the one to be created; None if changes give them."""
+    if table.exists() and not is_unwritten(snapshot := table.snapshot()):
+        return TableColumns.of(snapshot, [""])
+    schema = declaration.schema
+    return None if schema is None else TableColumns.declared(schema)
 
 
 def _refuse(table: Table, repeated: DataFrame, why: str, hint: str) -> None:

@@ -124,7 +124,7 @@ class TargetTable:
             return
         columns = {
             "the changes": changes.columns,
-            "the table": _table_columns(table, self.declaration, changes),
+            "the table": table_columns(table, self.declaration, changes),
         }
         is_exact = table.spark.conf.get("spark.sql.caseSensitive", "false") == "true"
         for where, existing in columns.items():
@@ -204,9 +204,7 @@ def _is_table(spark: SparkSession, path: str) -> bool:
 _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
 
 
-def _table_columns(
-    table: Table, declaration: TableDeclaration, changes: DataFrame
-) -> Sequence[str]:
+def table_columns(table: Table, declaration: TableDeclaration, changes: DataFrame) -> Sequence[str]:
     """Return the columns of the table, or those with which it would be created."""
     if table.exists() and not is_unwritten(snapshot := table.snapshot()):
         return snapshot.schema.names

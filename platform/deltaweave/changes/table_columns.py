@@ -86,6 +86,12 @@ class TableColumns:
             at = at["at"].dataType
         return cls(fields, stored, at, frozenset(added), table.id)
 
+    @classmethod
+    def declared(cls, schema: StructType | str) -> TableColumns:
+        """Describe the columns of a table that is still to be created."""
+        fields = by_case(declared_columns(schema))
+        return cls(fields, fields, None)
+
     def only(self, names: Sequence[str]) -> TableColumns:
         """Select columns."""
         lower = {name.lower() for name in names}
@@ -121,6 +127,11 @@ class TableColumns:
         """Return whether a column is of CHAR or VARCHAR, or has a part of CHAR."""
         limits = self._limits_of(name)
         return isinstance(limits, VarcharType) or has_char(limits)
+
+    def type_in_words(self, name: str) -> str:
+        """Return a column's type in SQL, with the lengths of its texts."""
+        field = self.fields[name.lower()]
+        return str((field.metadata or {}).get(OF_LIMITED_LENGTH, field.dataType.simpleString()))
 
     def as_stored(self, name: str, value: Column, held: DataType) -> Column:
         """Return a value of a column as the table stores it.

@@ -4,6 +4,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -21,9 +22,9 @@ from pyspark.sql import DataFrame, SparkSession
 from dagster_deltaweave import Changes, merge_asset, partition_keys, partition_tags
 from dagster_deltaweave.io_manager.rows_by_key import RunPartitions, one_row_for_each_key
 from dagster_deltaweave.partitions import partition_positions
-from dagster_deltaweave.tables import ChangesOfPartitions, merge_declaration_in
+from dagster_deltaweave.tables import ChangesOfPartitions, MergeDeclaration, merge_declaration_in
 from deltaweave import Table, clauses
-from deltaweave.errors import AmbiguousMatchError, SourceError, StatementError
+from deltaweave.errors import AmbiguousMatchError, DeltaweaveError, SourceError, StatementError
 from tests.dagster_deltaweave.conftest import Run, rows
 
 AssetTable = Callable[[str], Table]
@@ -286,6 +287,152 @@ def test_a_new_key_twice_in_one_partition_is_an_error_as_an_old_one_is(
         (4, "d", 1),
         (4, "d", 1),
     ]
+
+
+# By what the table has: two keys of a source that it would store as one, or change.
+SAME = "keys come more than once"
+CHANGED = "keys do not fit the table, whose K is .*K="
+MERGES = ""  # MERGE itself decides
+AS_STORED: list[tuple[str, str, str, str]] = [
+    ("INT", "1.2D", "1.4D", CHANGED),
+    ("INT", "1.20BD", "1.40BD", CHANGED),
+    ("INT", "5000000000", "1L", CHANGED),
+    ("INT", "1.0D", "2BD", MERGES),
+    ("BIGINT", "double('NaN')", "1.0D", CHANGED),
+    ("DECIMAL(5,2)", "1.201BD", "1.202BD", CHANGED),
+    ("DECIMAL(5,2)", "1.201D", "1.202D", CHANGED),
+    ("FLOAT", "0.1D", "2.5D", CHANGED),
+    ("FLOAT", "16777217", "16777216", f"{CHANGED}|{SAME}"),
+    ("DOUBLE", "9007199254740993", "9007199254740992", f"{CHANGED}|{SAME}"),
+    ("DOUBLE", "0.0D", "-0.0D", SAME),
+    ("DATE", "TIMESTAMP'2026-01-01 10:00:00'", "TIMESTAMP'2026-01-01 00:00:00'", CHANGED),
+    ("DATE", "TIMESTAMP'2026-01-02 00:00:00'", "TIMESTAMP'2026-01-01 00:00:00'", MERGES),
+    ("DATE", "'2026-01-01'", "'2026-01-01 10:00:00'", SAME),
+    ("TIMESTAMP", "'2026-01-01'", "'2026-01-01 00:00:00'", SAME),
+    ("TIMESTAMP", "1767225600", "1767225601", MERGES),
+    ("INT", "'1'", "'01'", SAME),
+    ("INT", "'1'", "'x'", CHANGED),
+    ("DOUBLE", "'1.0'", "'1'", SAME),
+    ("DECIMAL(5,2)", "'1.20'", "'1.2'", SAME),
+    ("BOOLEAN", "'true'", "'t'", SAME),
+    ("VARCHAR(3)", "'abc'", "'abc  '", CHANGED),
+    ("CHAR(5)", "'ab   '", "'ab '", CHANGED),
+    ("CHAR(5)", "'ab   '", "'abcde'", MERGES),
+    ("STRING", "2", "3.5D", MERGES),
+    ("STRING", "TIMESTAMP'2026-01-01 10:00:00'", "TIMESTAMP'2026-01-01 00:00:00'", MERGES),
+    ("STRUCT<a: INT>", "named_struct('a', 1.2D)", "named_struct('a', 1.4D)", CHANGED),
+    ("ARRAY<INT>", "array(1.2D)", "array(1.4D)", CHANGED),
+]
+
+
+def numbers_of(key: str, **declared: Any) -> MergeDeclaration:
+    @merge_asset(keys=["K"], schema=f"k {key}, n INT", **declared)
+    def numbers() -> None: ...
+
+    declaration = merge_declaration_in(numbers.metadata_by_key[numbers.key])
+    assert declaration is not None
+    return declaration
+
+
+@pytest.mark.minutes
+def test_keys_that_the_table_would_store_as_one_are_refused(
+    spark: SparkSession, table: AssetTable, instance: DagsterInstance
+) -> None:
+    of_run = RunPartitions(None, [], None)
+    for of, one, other, message in AS_STORED:
+        declaration = numbers_of(of)
+        changes = Changes(spark.sql(f"SELECT {one} AS k, 1 AS n UNION ALL SELECT {other}, 2"))
+        expected = pytest.raises(DeltaweaveError, match=f"(?s){message}")
+        with expected if message else nullcontext():
+            one_row_for_each_key(table("numbers"), declaration, changes, of_run, is_rebuilt=False)
+
+
+@pytest.mark.minutes
+def test_keys_that_are_not_inserted_are_compared_as_merge_does(
+    spark: SparkSession, table: AssetTable, instance: DagsterInstance
+) -> None:
+    of_run = RunPartitions(None, [], None)
+    numbers = table("numbers")
+    spark.sql(f"CREATE TABLE delta.`{numbers.path_or_name}` (k INT, n INT) USING delta")
+    spark.sql(f"INSERT INTO delta.`{numbers.path_or_name}` VALUES (1, 1)")
+    some = clauses.when_not_matched_insert_all("s.n > 1")
+    other = clauses.when_not_matched_insert({"k": "int(s.k)", "n": "s.n"})
+    merged: list[tuple[str, Any]] = [
+        ("'1' AS k, 1 AS n UNION ALL SELECT '01', 2", ONLY_INSERTS),  # the table has them
+        ("1.2D AS k, 1 AS n", [some]),
+        ("1.2D AS k, 1 AS n", ONLY_UPDATES),
+        ("1.2D AS k, 1 AS n", [other]),  # what it inserts is its own
+        ("CAST(NULL AS DOUBLE) AS k, 1 AS n UNION ALL SELECT NULL, 2", ONLY_INSERTS),
+        ("'02' AS k, 1 AS n", [clauses.when_not_matched_insert_all("s.k LIKE '0%'")]),
+    ]
+    for statement, of_clauses in merged:
+        given = spark.sql(f"SELECT {statement}")
+        declaration = numbers_of("INT", clauses=of_clauses)
+        found = one_row_for_each_key(numbers, declaration, Changes(given), of_run, is_rebuilt=False)
+        assert found.schema["k"].dataType == given.schema["k"].dataType
+        assert sorted(map(str, found.collect())) == sorted(map(str, given.collect())), statement
+
+
+@pytest.mark.minutes
+def test_parts_may_spell_keys_in_other_cases(
+    spark: SparkSession, run: Run, table: AssetTable
+) -> None:
+    @merge_asset(keys=["k"], schema="k INT, n INT", partitions_def=LETTERS)
+    def numbers():  # type: ignore[no-untyped-def]
+        parts = {"c": "1L AS k, 1 AS n", "a": "1L AS K, 2 AS n", "b": "2L AS k, 3 AS n"}
+        return {key: spark.sql(f"SELECT {each}") for key, each in parts.items()}
+
+    run(numbers, tags=ALL)
+    assert rows(table("numbers")) == [(1, 2), (2, 3)]
+
+
+# By column: its type, and a key in two types or spellings that SQL compares as equal.
+SPELLINGS = {
+    "day": ("DATE", "DATE'2026-01-01'", "TIMESTAMP'2026-01-01 00:00:00'"),
+    "number": ("INT", "1", "'01'"),
+    "text": ("STRING", "'02'", "2"),
+    "amount": ("DECIMAL(5,2)", "1.5BD", "1.5D"),
+    "ratio": ("FLOAT", "2.5F", "2.5D"),
+}
+
+
+@pytest.mark.minutes
+def test_a_key_of_another_type_finds_the_row_of_its_key(
+    spark: SparkSession, run: Run, table: AssetTable
+) -> None:
+    of_run: list[str] = []
+
+    def assets() -> list[AssetsDefinition]:
+        def of_policy(policy: Any) -> AssetsDefinition:
+            schema = ", ".join(f"{name} {of}" for name, (of, *_) in SPELLINGS.items())
+
+            @merge_asset(
+                keys=[*SPELLINGS], schema=f"{schema}, n INT", schema_policy=policy, name=policy
+            )
+            def asset_of_policy():  # type: ignore[no-untyped-def]
+                return spark.sql(of_run[-1])
+
+            return asset_of_policy
+
+        return [of_policy("strict"), of_policy("add")]
+
+    for at in (1, 2, 1):
+        keys = ", ".join(f"{each[at]} AS {name}" for name, each in SPELLINGS.items())
+        of_run.append(f"SELECT {keys}, {len(of_run)} AS n")
+        run(*assets())
+    for policy in ("strict", "add"):
+        assert [row[-1] for row in rows(table(policy))] == [2]
+
+    wide = []
+
+    @merge_asset(keys=["k"], schema="k INT, n INT", schema_policy="widen")
+    def widened():  # type: ignore[no-untyped-def]
+        return spark.sql(wide[-1])
+
+    for statement in ("SELECT 1 AS k, 1 AS n", "SELECT 5000000000 AS k, 2 AS n"):
+        wide.append(statement)
+        run(widened)
+    assert rows(table("widened")) == [(1, 1), (5000000000, 2)]
 
 
 def test_windows_of_time_tell_which_row_is_newer(

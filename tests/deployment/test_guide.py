@@ -80,7 +80,7 @@ def test_the_examples_run_and_make_the_tables(spark: SparkSession, tmp_path: Pat
 
 def test_the_pages_name_tests_that_exist() -> None:
     folder = Path(__file__).parents[1] / "deltaweave" / "changes"
-    named = re.findall(r"`(test_\w+\.py)(?:::(test_\w+))?`", GUIDE)
+    named = re.findall(r"`([\w/]*test_\w+\.py)(?:::(test_\w+))?`", GUIDE)
     assert len(named) > 20
     for module, test in named:
         assert f"def {test or 'test_'}" in (folder / module).read_text(), f"{module}::{test}"

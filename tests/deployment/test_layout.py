@@ -190,3 +190,14 @@ def test_calls_whose_result_depends_on_settings_have_one_door(call: str, modules
     calling = {module_id(module) for module in MODULES if call in module.read_text()}
     inside = {name for name in calling if name.startswith("deltaweave/")}
     assert inside == {f"deltaweave/{name}" for name in modules}
+
+
+def test_a_named_tuple_has_no_other_base() -> None:
+    """Python 3.10, which `requires-python` allows, knows no generic NamedTuple."""
+    for module in MODULES:
+        for each in ast.walk(ast.parse(module.read_text())):
+            if isinstance(each, ast.ClassDef):
+                bases = [ast.unparse(base) for base in each.bases]
+                assert bases == ["NamedTuple"] or "NamedTuple" not in bases, (
+                    f"{module}: {each.name}"
+                )

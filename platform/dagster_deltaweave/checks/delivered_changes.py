@@ -279,7 +279,7 @@ def build_orphan_changes_check(
 
 
 def _version_left(judged: JudgedRun, table: "Table") -> int:
-    """Return the table version that the run recorded; the newest if it recorded none."""
+    """Return the version of this table that the run left; the newest if it recorded none."""
     values = judged.values
     if values.get(TABLE_ID) == table.id():
         return int(values[TABLE_VERSION])

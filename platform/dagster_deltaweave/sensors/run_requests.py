@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from dagster import (
     AddDynamicPartitionsRequest,
@@ -109,13 +109,6 @@ def was_launched(record: RunRecord | None) -> bool:
     return record is not None and record.dagster_run.status != DagsterRunStatus.NOT_STARTED
 
 
-class Chosen(NamedTuple, Generic[Candidate]):
-    """The first candidates of a tick: which are requested, and which have a run already."""
-
-    requested: list[Candidate]
-    passed: list[Candidate]
-
-
 def first_without_a_run(
     context: SensorEvaluationContext,
     sensor_name: str,
@@ -123,10 +116,13 @@ def first_without_a_run(
     *,
     run_key: Callable[[Candidate], str],
     limit: int,
-) -> Chosen[Candidate]:
+) -> tuple[list[Candidate], list[Candidate]]:
     """Choose the first candidates without a run.
 
     After `limit` requests, or a thousand look-ups, the rest is left for the next tick.
+
+    Returns:
+        Those that are requested, and those that have a run already.
     """
     runs = PastRuns(context, sensor_name)
     chosen: list[Candidate] = []
@@ -136,7 +132,7 @@ def first_without_a_run(
             break
         is_launched = was_launched(runs.with_key(run_key(candidate)))
         (passed if is_launched else chosen).append(candidate)
-    return Chosen(chosen, passed)
+    return chosen, passed
 
 
 def added_partitions(

@@ -88,7 +88,7 @@ class NamedAsset:
     Attributes:
         key: The key of its definition; a loaded asset may have got a prefix.
         metadata: The metadata of its definition; None if only the key is given.
-        pool: The pool of its op; None without a pool, and if only a spec or key is given.
+        pool: The pool of its op; None without a pool or a known op (of a spec, key or graph).
         is_partitioned: Whether the asset has partitions; None if only the key is given.
     """
 

@@ -315,7 +315,7 @@ def condition_of_keys(
     """Resolve a condition of key columns.
 
     Raises:
-        StatementError: The sequence names other columns.
+        StatementError: The condition names other columns.
     """
     condition = F.expr(where) if isinstance(where, str) else where
     with translated(table.path_or_name, operation="reading"):

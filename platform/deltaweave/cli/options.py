@@ -59,7 +59,7 @@ Plot = Annotated[
 def as_path_if_exists(given: str) -> str:
     """Resolve a path, a table's name, or the name of a directory or file here.
 
-    >>> as_path_if_there("sales.orders"), as_path_if_there("/lake/orders")
+    >>> as_path_if_exists("sales.orders"), as_path_if_exists("/lake/orders")
     ('sales.orders', '/lake/orders')
     """
     is_plain = "/" not in given and "`" not in given

@@ -95,7 +95,7 @@ class Preconditions:
         lease: Lease | None,
     ) -> Preconditions:
         """Return the preconditions that the arguments of `deltaweave.merge` ask for."""
-        transaction_id = None if idempotency is None else TransactionId(*idempotency)
+        transaction_id = TransactionId(*idempotency) if idempotency else None
         return cls(transaction_id, applied_before, computed_from, lease)
 
     @property

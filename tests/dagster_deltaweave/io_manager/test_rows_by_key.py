@@ -390,7 +390,6 @@ def test_parts_may_spell_keys_in_other_cases(
 SPELLINGS = {
     "day": ("DATE", "DATE'2026-01-01'", "TIMESTAMP'2026-01-01 00:00:00'"),
     "number": ("INT", "1", "'01'"),
-    "text": ("STRING", "'02'", "2"),
     "amount": ("DECIMAL(5,2)", "1.5BD", "1.5D"),
     "ratio": ("FLOAT", "2.5F", "2.5D"),
 }

@@ -250,7 +250,7 @@ def _rewrite(
     deleted = ~found.updates.gives_row(clauses)
     new_rows = found.updates.rows(rows, clauses)
     new_rows = new_rows.select(found.table.schema.names).cast(found.table.schema)
-    table = replace(found.table, change_feed=None)  # `_recorded` writes it
+    table = replace(found.table, change_feed=None)  # `record_changes` writes it
     return rewrite_rows(location, indexes, deleted, new_rows, table).file
 
 

@@ -58,7 +58,7 @@ from dagster_deltaweave.tables import (
 )
 from deltaweave import Lease
 from deltaweave.delta.jvm import parsed_expression, translated
-from deltaweave.engine.phases import listening
+from deltaweave.engine.report import listening
 from deltaweave.errors import CORRECT_STATEMENT, DeltaweaveError, StatementError
 from deltaweave.identifiers import column, table_name, unquoted
 

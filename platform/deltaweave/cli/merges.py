@@ -370,7 +370,7 @@ def maintain(
     What was done before an error is printed, too.
     """
     from deltaweave import Table
-    from deltaweave.engine.phases import notify
+    from deltaweave.engine.report import notify
     from deltaweave.maintenance import OPERATIONS, UpkeepPolicy
 
     for name in only:

@@ -9,7 +9,7 @@ would do.
 - `strategies`, `backends`: how changes become files, and who finds and writes them.
 - `commit`: the loop of runs and commits; `staged` is what it commits.
 - `merge_run`: what every phase of one run needs to know, with settings and preconditions.
-- `report`: metrics and result.
+- `report`: the phases as they run, metrics and result.
 - `tasks`: what executors run in Python.
-- `phases`, `columns`, `limits`: names and times of phases, names of added columns, thresholds.
+- `columns`, `limits`: names of added columns, thresholds.
 """

@@ -37,9 +37,8 @@ from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine.attempts import was_cancelled
 from deltaweave.engine.commit.rebase import rebase
 from deltaweave.engine.merge_run import MergeSettings, Preconditions
-from deltaweave.engine.phases import notify
 from deltaweave.engine.prune import index_new_files, stored_index
-from deltaweave.engine.report import MergeMetrics, MergeResult, StrategyName, TouchedFiles
+from deltaweave.engine.report import MergeMetrics, MergeResult, StrategyName, TouchedFiles, notify
 from deltaweave.engine.source import PreparedSource, prepared_source
 from deltaweave.engine.staged import Staged, merge_metrics, num_unaffected
 from deltaweave.errors import CommitConflictError, SourceLostError, TableReplacedError

@@ -16,7 +16,7 @@ from deltaweave.delta.commit import ChangeFileOf, Transaction, WrittenFiles, wri
 from deltaweave.delta.files import FurtherFile, MarkedRows, NewFile, additions, mark_on_driver
 from deltaweave.delta.log import FileList
 from deltaweave.engine import limits
-from deltaweave.engine.backends.local.budget import in_threads
+from deltaweave.engine.backends.local.eligibility import in_threads
 from deltaweave.engine.backends.local.matches import name_of, own_locations
 from deltaweave.engine.backends.local.pairs import LocalPairs, by_file
 from deltaweave.engine.backends.local.partitions import (

@@ -19,10 +19,10 @@ from deltaweave.delta.log import FileList
 from deltaweave.engine import limits
 from deltaweave.engine.attempts import SPARK_DOES_THE_MERGE, attempted
 from deltaweave.engine.backends.base import Backend, DeclinedError, scan_phase
-from deltaweave.engine.backends.local.budget import in_threads
 from deltaweave.engine.backends.local.eligibility import (
     Eligible,
     file_eligibility,
+    in_threads,
     local_eligibility,
 )
 from deltaweave.engine.backends.local.files import LocalScan, write_files

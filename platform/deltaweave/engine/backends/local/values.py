@@ -19,8 +19,7 @@ from deltaweave.delta.files import PassableColumn
 from deltaweave.delta.scan import with_attribute_ids
 from deltaweave.delta.statement import ResolvedMerge, TargetReads
 from deltaweave.engine import limits
-from deltaweave.engine.backends.local.budget import ByteBudget, in_threads
-from deltaweave.engine.backends.local.eligibility import Eligible
+from deltaweave.engine.backends.local.eligibility import ByteBudget, Eligible, in_threads
 from deltaweave.engine.backends.local.pairs import LocalPairs, by_file
 from deltaweave.engine.backends.local.partitions import PartitionValues, with_partition
 from deltaweave.engine.clauses import first_match

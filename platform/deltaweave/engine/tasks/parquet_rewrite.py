@@ -13,16 +13,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from deltaweave.engine.tasks.batches import RowGroups, has_dictionary
-from deltaweave.engine.tasks.file_statistics import FileStatistics
-from deltaweave.engine.tasks.reader_contract import leaves, with_dictionary
-from deltaweave.engine.tasks.storage import deleted_on_error
-from deltaweave.engine.tasks.stored_rows import (
+from deltaweave.engine.tasks.batches import (
     FirstRow,
+    RowGroups,
     batches_of_group,
+    has_dictionary,
     row_ids,
     row_ids_of_new,
 )
+from deltaweave.engine.tasks.file_statistics import FileStatistics
+from deltaweave.engine.tasks.reader_contract import leaves, with_dictionary
+from deltaweave.engine.tasks.storage import deleted_on_error
 from deltaweave.engine.tasks.table_format import (
     SPARK_VERSION,
     NotRewritableError,

@@ -1,7 +1,7 @@
 """A table's transaction log: versions, their data files, and the files' statistics.
 
 - `table_log`: finds a table's log by its path or name, its versions, and what each commit did.
-- `snapshot`: a version of a table: its rows, files, schema and properties; on a disk, without Spark.
+- `snapshot`: a version of a table: its rows, files, schema, properties; on a disk without Spark.
 - `features`: the table features that the engine knows, its answers, and the error for the others.
 - `file_list`: a list of data files, as one Arrow table: their layout, and strict scans of them.
 - `statistics`: the bounds of a column's values in each file; the only reader of statistics.

@@ -1,6 +1,6 @@
 """A version of a table: its rows, files, schema and properties.
 
-`VersionOnDisk` is the newest one of a table on a disk, read from the files of its log without Spark.
+`VersionOnDisk` is the newest one of a table on a disk, read from its log without Spark.
 """
 
 from __future__ import annotations

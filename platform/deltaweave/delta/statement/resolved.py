@@ -1,4 +1,4 @@
-"""A MERGE statement after analysis: its types, condition and clauses, and where its values come from.
+"""A MERGE statement after analysis: its condition, its clauses, and where values come from.
 
 Spark hands dates and times to Parquet as `java.sql.Date` and `java.sql.Timestamp`. The calendar of
 these lacks 5 to 14 October 1582 (the lost days), and each of them becomes the 15th: a scan with

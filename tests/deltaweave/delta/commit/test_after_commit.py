@@ -20,8 +20,8 @@ from deltaweave.delta.commit import TableLock, commit_call
 from deltaweave.delta.commit.commit_call import committed
 from deltaweave.delta.commit.transaction import Transaction
 from deltaweave.delta.jvm import Jvm
-from deltaweave.engine.pairs.pairs import Pairs
-from deltaweave.engine.prune import key_index
+from deltaweave.engine import prune
+from deltaweave.engine.pairs import Pairs
 from tests.builders import frame, write_table
 from tests.support.oracles import newest_version, rows_as_text
 from tests.support.settings import configured
@@ -96,7 +96,7 @@ def test_a_key_index_that_cannot_be_kept_up_is_a_warning(
     write_table(spark, str(path), [(1, 10)], "k INT, v INT")
     table = Table(spark, str(path))
     table.index_keys("k")
-    log = path / key_index.KEY_INDEX_DIRECTORY / "_delta_log"
+    log = path / prune.KEY_INDEX_DIRECTORY / "_delta_log"
     (log / f"{1:020}.json").write_text("no JSON")
     version = table.version()
     merge = table.merge(frame(spark, [(2, 20)], "k INT, v INT"), on="t.k = s.k")

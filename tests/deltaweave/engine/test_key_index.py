@@ -24,7 +24,7 @@ import deltaweave
 from deltaweave import MergeResult, Table
 from deltaweave.delta.commit import TableLock
 from deltaweave.engine import limits
-from deltaweave.engine.prune.key_index import KeyIndex
+from deltaweave.engine.prune import KeyIndex
 from deltaweave.engine.tasks import file_tasks
 from deltaweave.errors import StatementError
 from tests.builders import frame, write_table

@@ -25,7 +25,7 @@ from deltaweave.delta.jvm import collected, delta_message, grouped, translated
 from deltaweave.delta.log import FileList, decoded_location
 from deltaweave.delta.scan import target_plan
 from deltaweave.engine import limits
-from deltaweave.engine.columns import (
+from deltaweave.engine.clauses import (
     CLAUSE,
     FILE,
     INSERTABLE,

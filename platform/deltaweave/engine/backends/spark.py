@@ -27,8 +27,7 @@ from deltaweave.delta.scan import target_plan
 from deltaweave.engine import limits
 from deltaweave.engine.backends.base import Backend, scan_phase
 from deltaweave.engine.backends.local import pairs_by_keys
-from deltaweave.engine.clauses import clause_taken
-from deltaweave.engine.columns import (
+from deltaweave.engine.clauses import (
     CLAUSE,
     FILE,
     INSERTABLE,
@@ -36,6 +35,7 @@ from deltaweave.engine.columns import (
     SOURCE_ROW,
     SOURCE_ROW_PRESENT,
     TARGET_ROW_ID,
+    clause_taken,
 )
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.pairs import (

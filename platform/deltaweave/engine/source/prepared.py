@@ -58,8 +58,7 @@ from deltaweave.delta.scan import (
 from deltaweave.delta.statement import ResolvedMerge, may_lose_days
 from deltaweave.engine import limits
 from deltaweave.engine.attempts import reason_of, was_cancelled
-from deltaweave.engine.clauses import insertable
-from deltaweave.engine.columns import SOURCE_ROW_ID, SOURCE_ROW_PRESENT, WIDTH
+from deltaweave.engine.clauses import SOURCE_ROW_ID, SOURCE_ROW_PRESENT, WIDTH, insertable
 from deltaweave.engine.tasks import TooBigError
 from deltaweave.errors import SourceError
 from deltaweave.identifiers import back_quoted, is_replaced

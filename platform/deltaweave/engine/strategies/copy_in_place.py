@@ -46,13 +46,6 @@ from deltaweave.engine.attempts import (
     warn_of_fallback,
 )
 from deltaweave.engine.clauses import (
-    asked_after_join,
-    clause_taken,
-    columns_before,
-    updated,
-    with_broken,
-)
-from deltaweave.engine.columns import (
     BREAKS_CONSTRAINT,
     CLAUSE,
     CLAUSE_VALUES,
@@ -62,6 +55,11 @@ from deltaweave.engine.columns import (
     NUMBER,
     SOURCE_ROW,
     TARGET_ROW_ID,
+    asked_after_join,
+    clause_taken,
+    columns_before,
+    updated,
+    with_broken,
 )
 from deltaweave.engine.file_format import table_format
 from deltaweave.engine.merge_run import MergeRun
@@ -78,8 +76,8 @@ from deltaweave.engine.strategies.rows import (
     remaining_rows,
     together,
     updated_and_inserted,
+    updates_from_source,
 )
-from deltaweave.engine.strategies.source_rows import updates_from_source
 from deltaweave.engine.tasks import (
     REWRITTEN_SCHEMA,
     NotRewritableError,

@@ -12,7 +12,7 @@ from deltaweave.engine.prune import Candidates
 from deltaweave.engine.report import Phases, StrategyName
 from deltaweave.engine.staged import Staged
 from deltaweave.engine.strategies.base import LocalForm, Strategy
-from deltaweave.engine.strategies.source_rows import inserts_only, may_insert, rows_after_scan
+from deltaweave.engine.strategies.rows import inserts_only, may_insert, rows_after_scan
 
 _STATUS = "MERGE operation - writing new files for only inserts"
 

@@ -27,7 +27,7 @@ from deltaweave.engine.backends.local.partitions import (
     with_partition,
 )
 from deltaweave.engine.backends.local.values import NewValues
-from deltaweave.engine.columns import (
+from deltaweave.engine.clauses import (
     CLAUSE,
     ELSEWHERE,
     FILE,

@@ -34,7 +34,7 @@ from deltaweave.engine.backends.local.eligibility import is_local
 from deltaweave.engine.backends.local.keys import Compared, allowed, compared
 from deltaweave.engine.backends.local.matches import KeySearch, Matches, name_of, own_locations
 from deltaweave.engine.backends.local.partitions import PartitionColumns, PartitionValues
-from deltaweave.engine.columns import (
+from deltaweave.engine.clauses import (
     CLAUSE,
     FILE,
     INSERTABLE,

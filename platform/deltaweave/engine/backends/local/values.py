@@ -22,8 +22,7 @@ from deltaweave.engine import limits
 from deltaweave.engine.backends.local.eligibility import ByteBudget, Eligible, in_threads
 from deltaweave.engine.backends.local.pairs import LocalPairs, by_file
 from deltaweave.engine.backends.local.partitions import PartitionValues, with_partition
-from deltaweave.engine.clauses import first_match
-from deltaweave.engine.columns import (
+from deltaweave.engine.clauses import (
     BREAKS_CONSTRAINT,
     CLAUSE,
     CLAUSE_VALUES,
@@ -31,6 +30,7 @@ from deltaweave.engine.columns import (
     READ,
     SOURCE_ROW,
     TARGET_ROW_ID,
+    first_match,
 )
 from deltaweave.engine.source import (
     CollectedSource,

@@ -36,7 +36,6 @@ from pyspark.sql.types import (
     StringType,
 )
 
-from deltaweave._retries import retried_after_creation
 from deltaweave.delta.commit import (
     Transaction,
     Write,
@@ -50,7 +49,12 @@ from deltaweave.delta.log import FileList, TableLog, TableSnapshot, bounds, deco
 from deltaweave.delta.scan import file_metadata
 from deltaweave.delta.statement import by_source_predicate, skipping_predicates
 from deltaweave.engine import limits
-from deltaweave.engine.attempts import attempted, found_without_pyarrow, lacks_pyarrow
+from deltaweave.engine.attempts import (
+    attempted,
+    found_without_pyarrow,
+    lacks_pyarrow,
+    retried_after_creation,
+)
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.source import KeyValues, SourceKeys, source_keys
 from deltaweave.engine.tasks import FILTERS_SCHEMA, HOLDERS_SCHEMA, filters_of, holders_of

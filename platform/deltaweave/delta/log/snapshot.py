@@ -9,7 +9,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -59,13 +59,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class TableSnapshot:
     """A version of a table: Delta's log, and its snapshot at that version."""
 
     spark: SparkSession
     log: DeltaLog
     snapshot: DeltaSnapshot
+    _collected_files: JavaObject | None = field(default=None, init=False, repr=False)
 
     @cached_property
     def version(self) -> int:
@@ -160,12 +161,14 @@ class TableSnapshot:
         files = Jvm.of(self.spark).seq_of(collected)
         if self._checksum is not None:
             follow(self._checksum, files)
-        self.__dict__["_known_files"] = files
+        self._collected_files = files
         return self._as_list(files)
 
     def listed_files(self) -> FileList | None:
         """Return all data files, with their statistics, if they are known; no job runs."""
         files = self.files_in_checksum()
+        if files is None:
+            files = self._collected_files
         if files is None:
             files = self._known_files
         return None if files is None else self._as_list(files)

@@ -23,7 +23,7 @@ from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import Reading, Use, capability
 from deltaweave.delta.jvm import collected, delta_message, grouped, translated
 from deltaweave.delta.log import FileList, decoded_location
-from deltaweave.delta.scan import target_plan
+from deltaweave.delta.scan import RowColumns, target_plan
 from deltaweave.engine import limits
 from deltaweave.engine.clauses import (
     CLAUSE,
@@ -523,7 +523,8 @@ def _ambiguous_match(run: MergeRun, candidates: FileList) -> AmbiguousMatchError
     """Build Delta's error, with some of the target rows that match several source rows."""
     merge = run.statement
     key_columns = merge.condition_columns()
-    target = target_plan(run.transaction, candidates, key_columns, row_column=TARGET_ROW_ID)
+    added = RowColumns(row=TARGET_ROW_ID)
+    target = target_plan(run.transaction, candidates, key_columns, added=added)
     labels = [f"_key_{i}_" for i in range(len(key_columns))]
     pairs = target.join(run.source.for_join(), merge.condition, "inner").select(
         TARGET_ROW_ID,

@@ -312,12 +312,12 @@ def _written_and_committed(
         arguments = (jvm.seq_of(actions), made, data.stringTags())
         if write.check is not None:
             write.check()
+        read = TableSnapshot(spark, log, transaction.snapshot())
         own_files.is_committing = True
         return committed(
-            spark,
-            log,
             transaction,
             lambda: int(transaction.commit(*arguments)),
+            read,
             table=write.table,
             operation=write.operation,
         )
@@ -393,10 +393,9 @@ def rewrite_files(spark: SparkSession, log: DeltaLog, paths: DataFrame) -> int:
         arguments = (jvm.seq_of(changes), operation, tags_of_merge(spark, table.snapshot))
         own_files.is_committing = True
         committed(
-            spark,
-            log,
             transaction,
             lambda: int(transaction.commitIfNeeded(*arguments).get()),
+            table,
             table=table.data_path,
             operation=_REWRITING,
         )

@@ -339,10 +339,7 @@ class Transaction:
             version = self.transaction.commitIfNeeded(*arguments)
             return int(version.get()) if version.isDefined() else None
 
-        merge, read = self.merge, self.table
-        return committed(
-            merge.spark, self.log, self.transaction, commit, table=merge.table, held=held, read=read
-        )
+        return committed(self.transaction, commit, self.table, table=self.merge.table, held=held)
 
     def recache(self) -> None:
         """Refresh cached queries that read the target."""

@@ -31,6 +31,7 @@ from deltaweave.delta.scan.source import (
 )
 from deltaweave.delta.scan.target_rows import (
     METADATA_COLUMN,
+    RowColumns,
     TrackedColumns,
     file_metadata,
     target_plan,
@@ -43,6 +44,7 @@ __all__ = [
     "UNSTABLE_OPERATORS",
     "Dependence",
     "ListedRows",
+    "RowColumns",
     "SourceFiles",
     "TrackedColumns",
     "cached",

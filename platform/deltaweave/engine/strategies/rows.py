@@ -29,7 +29,7 @@ from pyspark.sql import functions as F
 from deltaweave.delta.commit import Transaction, WrittenFiles
 from deltaweave.delta.jvm import plan_text
 from deltaweave.delta.log import FileList, decoded_location
-from deltaweave.delta.scan import TrackedColumns, target_plan, tracked_columns
+from deltaweave.delta.scan import RowColumns, TrackedColumns, target_plan, tracked_columns
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine import limits
 from deltaweave.engine.clauses import (
@@ -295,9 +295,9 @@ def changed_rows(
     merge = run.statement
     # Rows that match repeatedly are deleted, and the feed must show each of them once.
     deduplicates = run.transaction.metadata.keeps_change_feed and scan.num_repeated > 0
-    row_column = TARGET_ROW_ID if deduplicates else None
+    names = RowColumns(row=TARGET_ROW_ID if deduplicates else None)
     tracked = tracked_columns(run.transaction)
-    target = target_plan(run.transaction, files, row_column=row_column, tracked=tracked or ())
+    target = target_plan(run.transaction, files, added=names, tracked=tracked or ())
     how = _join_type(merge, with_unmodified=with_unmodified, with_inserts=with_inserts)
     taken = _join_source(merge, run.source, target, how)
     if not with_unmodified:
@@ -411,9 +411,8 @@ def remaining_rows(transaction: Transaction, scan: TouchedFilesScan, files: File
     """Return the rows of some touched files that no clause takes, in the evolved target schema."""
     merge = transaction.merge
     tracked = tracked_columns(transaction) or ()
-    rows = target_plan(
-        transaction, files, file_column=FILE, row_index_column=TARGET_ROW_ID, tracked=tracked
-    )
+    names = RowColumns(file=FILE, row_index=TARGET_ROW_ID)
+    rows = target_plan(transaction, files, added=names, tracked=tracked)
     left = _without(scan, files, rows)
     values = zip(merge.evolved_schema.names, columns_before(merge), strict=True)
     kept = left.select(

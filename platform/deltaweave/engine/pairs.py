@@ -13,7 +13,7 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -448,7 +448,7 @@ def _found(
     counts: pyarrow.Table,
 ) -> TouchedFilesScan:
     """Build the scan's result from the pairs and their counts per file."""
-    matched, _ = _files_with(transaction, found.files, counts, "matched")
+    matched = _files_with(transaction, found.files, counts, "matched").files
     touched, changed_by_file = _files_with(transaction, found.files, counts, "changed")
     logger.log(TRACE, "findTouchedFiles: touched files:\n\t%s", "\n\t".join(touched.paths))
     num_clauses = len(transaction.merge.clauses)
@@ -494,10 +494,17 @@ def _names_with(counts: pyarrow.Table, column: str) -> list[str]:
     return names
 
 
+class _FilesWithRows(NamedTuple):
+    """Files with rows of a kind, and how many rows each of them has."""
+
+    files: FileList
+    rows_by_file: tuple[int, ...]
+
+
 def _files_with(
     transaction: Transaction, candidates: FileList, counts: pyarrow.Table, column: str
-) -> tuple[FileList, tuple[int, ...]]:
-    """Return the candidates with such rows, and how many rows; raise if a file is unknown."""
+) -> _FilesWithRows:
+    """Return the candidates with rows that a column counts; raise if a file is unknown."""
     import numpy as np
 
     rows_by_file = {
@@ -516,7 +523,7 @@ def _files_with(
             hint="This is a defect of deltaweave: please report it with the file names.",
         )
     chosen = candidates.where(np.array([rows > 0 for rows in by_file], dtype=bool))
-    return chosen, tuple(rows for rows in by_file if rows)
+    return _FilesWithRows(chosen, tuple(rows for rows in by_file if rows))
 
 
 def _ambiguous_match(run: MergeRun, candidates: FileList) -> AmbiguousMatchError:

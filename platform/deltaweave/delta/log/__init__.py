@@ -48,6 +48,7 @@ from deltaweave.delta.log.file_list import (
     strict,
 )
 from deltaweave.delta.log.snapshot import (
+    CheckpointFiles,
     TableSnapshot,
     VersionOnDisk,
     data_path,
@@ -83,6 +84,7 @@ __all__ = [
     "FILE_RELATION",
     "KEY_INDEX_PROPERTY",
     "STRICTLY",
+    "CheckpointFiles",
     "Commit",
     "FileChanges",
     "FileLayout",

@@ -356,7 +356,7 @@ def _with_skipped_files(rows: DataFrame) -> DataFrame:
     """
     query = rows._jdf.queryExecution()
     plan = query.optimizedPlan()
-    _, scan = _below(plan, ("Project", "Filter"))
+    scan = _below(plan, ("Project", "Filter")).below
     # Renamed columns may have lost the attribute ids that the statement uses.
     if scan.getClass().getSimpleName() != "LogicalRelation" or not plan.sameOutput(
         query.analyzed()
@@ -365,10 +365,17 @@ def _with_skipped_files(rows: DataFrame) -> DataFrame:
     return Jvm.of(rows.sparkSession).data_frame_of_plan(plan)
 
 
-def _below(plan: Plan, kinds: tuple[str, ...]) -> tuple[list[JavaObject], JavaObject]:
-    """Return the topmost nodes of a plan that are of these kinds, and the plan below them."""
+class _SplitPlan(NamedTuple):
+    """The topmost nodes of a plan, and the plan below them."""
+
+    above: list[JavaObject]
+    below: JavaObject
+
+
+def _below(plan: Plan, kinds: tuple[str, ...]) -> _SplitPlan:
+    """Split a plan below its topmost nodes that are of these kinds."""
     nodes = []
     while plan.getClass().getSimpleName() in kinds:
         nodes.append(plan)
         plan = plan.child()
-    return nodes, plan
+    return _SplitPlan(nodes, plan)

@@ -27,6 +27,7 @@ from deltaweave.engine.tasks.file_tasks import (
 )
 from deltaweave.engine.tasks.parquet_rewrite import (
     ChangeFile,
+    FeedRows,
     as_stored,
     change_file,
     images,
@@ -50,6 +51,7 @@ __all__ = [
     "REWRITTEN_SCHEMA",
     "ChangeFile",
     "Disk",
+    "FeedRows",
     "NotRewritableError",
     "ObjectStore",
     "Storage",

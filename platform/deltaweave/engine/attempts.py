@@ -65,6 +65,7 @@ _ANSWERS = (
 )
 
 _Result = TypeVar("_Result")
+_Parameters = ParamSpec("_Parameters")
 
 _warnings: ContextVar[list[str] | None] = ContextVar("warnings", default=None)
 
@@ -166,11 +167,9 @@ def found_without_pyarrow(spark: SparkSession, error: Exception) -> bool:
     return True
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def retried_after_conflict(function: Callable[P, R]) -> Callable[P, R]:
+def retried_after_conflict(
+    function: Callable[_Parameters, _Result],
+) -> Callable[_Parameters, _Result]:
     """Repeat a function while another commit wins: up to 10 attempts, some 20 s of waiting."""
     return retry(
         retry=retry_if_exception(_is_conflict),
@@ -201,7 +200,9 @@ def wait_after_losses(losses: int) -> None:
         time.sleep(random.uniform(0, min(2, 0.05 * 2 ** min(losses, 6))))
 
 
-def retried_after_creation(function: Callable[P, R]) -> Callable[P, R]:
+def retried_after_creation(
+    function: Callable[_Parameters, _Result],
+) -> Callable[_Parameters, _Result]:
     """Repeat a function while another caller creates the same table.
 
     A location that holds other files looks the same, so give up within two seconds.

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+TRACE = 5  # below DEBUG: the names of touched files, which may be many
+
 
 @dataclass(frozen=True)
 class MatchedRows:
@@ -329,9 +331,6 @@ def file_indexes(column: pyarrow.ChunkedArray, files: Sequence[str]) -> pyarrow.
         pc.index_in(part.dictionary, value_set=wanted).take(part.indices) for part in column.chunks
     ]
     return pa.chunked_array(parts, pa.int32())
-
-
-TRACE = 5  # below DEBUG: the names of touched files, which may be many
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ LONGEST_FIRST = (
     "tests/deltaweave/changes/test_changed_columns.py",
     "tests/deltaweave/changes/merge_on_read/test_readers.py",
     "tests/deltaweave/cli/test_commands.py",
-    "tests/deltaweave/engine/prune/test_statistics_pruning.py",
+    "tests/deltaweave/engine/test_statistics_pruning.py",
     "tests/deltaweave/engine/commit/test_rebase.py",
     "tests/deployment/test_tutorial.py",
 )

@@ -21,7 +21,7 @@ from benchmarks.merge.parquet_limit import ParquetLimit, parquet_limit
 from benchmarks.merge.runner import OnClones, Run, clones_of
 from benchmarks.merge.spark_work import Interval, noted_calls, noted_work
 from benchmarks.report import Report, screen_table
-from deltaweave.engine.phases import listening
+from deltaweave.engine.report import listening
 from deltaweave.statements import merge
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import wraps
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from deltaweave._validation import counted
 from deltaweave.changes.side_table import side_tables
@@ -197,7 +197,7 @@ def vacuum(table: Table, policy: UpkeepPolicy) -> Done:
             hint="Set its property delta.deletedFileRetentionDuration, or lower least_retention.",
         )
     retention = {"retention_hours": kept.total_seconds() / 3600}
-    last, _ = _last_vacuum(table)
+    last = _last_vacuum(table).ended
     reason = policy.vacuuming(last, datetime.now().astimezone())
     if reason is None:
         return Done("Vacuumed lately", retention)
@@ -250,8 +250,15 @@ def _rewrite_where(reason: str | None, table: Table, layout: FileLayout, command
     return Done(f"{verb} {into}: {reason}", {**before, **rewritten})
 
 
-def _last_vacuum(table: Table) -> tuple[datetime | None, int]:
-    """Return when the table's last VACUUM ended, and how many files it deleted, by its history."""
+class _Vacuum(NamedTuple):
+    """When a VACUUM ended, None if none did, and how many files it deleted."""
+
+    ended: datetime | None
+    num_deleted: int
+
+
+def _last_vacuum(table: Table) -> _Vacuum:
+    """Return the table's last VACUUM by its history."""
     history = table.spark.sql(f"DESCRIBE HISTORY {table_name(table.path_or_name)}")
     ended = (
         history.where("operation = 'VACUUM END'")
@@ -260,6 +267,6 @@ def _last_vacuum(table: Table) -> tuple[datetime | None, int]:
         .first()
     )
     if ended is None:
-        return None, 0
+        return _Vacuum(None, 0)
     # Spark returns local time without its zone.
-    return ended.timestamp.astimezone(), int(ended.numDeletedFiles or 0)
+    return _Vacuum(ended.timestamp.astimezone(), int(ended.numDeletedFiles or 0))

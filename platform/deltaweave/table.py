@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from deltaweave._retries import retried_after_creation
 from deltaweave._validation import check_choice, refuse_credentials
 from deltaweave.delta.commit import (
     WantedTable,
@@ -46,6 +45,7 @@ from deltaweave.delta.log import (
     version_at,
 )
 from deltaweave.delta.statement import name_parts
+from deltaweave.engine.attempts import retried_after_creation
 from deltaweave.engine.file_upkeep import (
     compute_missing_statistics,
     count_floating_bounds,

@@ -63,7 +63,7 @@ EVERY = {
         "test_updates_that_read_the_target_stay_in_place_in_partitions": 3,
         "test_rows_of_a_materialized_source_are_known_by_their_numbers": 2,
     },
-    f"{_ENGINE}/prune/test_statistics_pruning.py": {
+    f"{_ENGINE}/test_statistics_pruning.py": {
         "test_partitions_of_other_values_are_not_read": 3,
         "test_files_that_a_condition_rules_out_are_not_read": 3,
         "test_not_matched_by_source_keeps_files_that_a_clause_may_take": 3,

@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 import deltaweave
 from assets.standalone_cluster import StandaloneCluster, standalone_cluster
 from deltaweave import MergeBuilder, Table
-from deltaweave.engine.phases import Phases
+from deltaweave.engine.report import Phases
 from tests.builders import frame, write_table
 from tests.conftest import TINY_DATA
 from tests.end_to_end.failing_merges import FAST_FAILURES

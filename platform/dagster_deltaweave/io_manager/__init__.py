@@ -4,9 +4,9 @@
   outputs of ops that are no assets.
 - `loading`: loads the inputs of assets, with the columns and the version that they ask for.
 - `frames`: converts between Spark, pandas, Polars, Arrow, and further types, which users add.
-- `run_options`: what the tags of a run change about how it writes.
 - `step_attempts`: which errors start the step again; it waits before its inputs are loaded.
-- `output`: what is to be stored, what was stored, and what is recorded after the commit.
+- `output`: what is to be stored and how, as the run's tags change it; what is recorded after the
+  commit.
 - `stores`: stores an output as its declaration says: merges, applies, writes or rebuilds.
 - `change_events`: appends to the changeset of a merge-on-read table: a batch or a stream.
 - `target_table`: the table before a write: its location, its columns, the version to start at.

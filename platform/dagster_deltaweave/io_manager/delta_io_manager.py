@@ -29,11 +29,12 @@ from dagster_deltaweave.io_manager.frames import (
 )
 from dagster_deltaweave.io_manager.loading import load_input
 from dagster_deltaweave.io_manager.merge_order import wait_before_function
-from dagster_deltaweave.io_manager.output import Output, record_stored
-from dagster_deltaweave.io_manager.run_options import (
+from dagster_deltaweave.io_manager.output import (
+    Output,
     RunOptions,
     declaration_of,
     declared_write,
+    record_stored,
     with_mode_of_output,
     with_tags,
 )

@@ -55,8 +55,7 @@ from deltaweave.errors import OutOfOrderError
 if TYPE_CHECKING:
     from dagster import AssetKey, OutputContext
 
-    from dagster_deltaweave.io_manager.output import Output
-    from dagster_deltaweave.io_manager.run_options import RunOptions
+    from dagster_deltaweave.io_manager.output import Output, RunOptions
     from dagster_deltaweave.tables import TableDeclaration, TableLocator
     from deltaweave import Table
 

@@ -24,10 +24,10 @@ from dagster_deltaweave.io_manager.output import (
     Output,
     Recording,
     Stored,
+    declaration_of,
     record_listed_partitions,
 )
 from dagster_deltaweave.io_manager.rows_by_key import RunPartitions, one_row_for_each_key, takes
-from dagster_deltaweave.io_manager.run_options import declaration_of
 from dagster_deltaweave.io_manager.target_table import Start
 from dagster_deltaweave.io_manager.transaction_ids import RunIds, ids_of_refresh, ids_of_run
 from dagster_deltaweave.landing import rows_of_delivery
@@ -58,7 +58,7 @@ from dagster_deltaweave.tables import (
 )
 from deltaweave import Lease
 from deltaweave.delta.jvm import parsed_expression, translated
-from deltaweave.engine.phases import listening
+from deltaweave.engine.report import listening
 from deltaweave.errors import CORRECT_STATEMENT, DeltaweaveError, StatementError
 from deltaweave.identifiers import column, table_name, unquoted
 

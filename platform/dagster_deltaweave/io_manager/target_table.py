@@ -21,6 +21,7 @@ from dagster_deltaweave.tables import (
     TYPE_WIDENING,
     TableDeclaration,
     TableLocator,
+    TableNames,
     check_locations,
     check_owner,
     check_parents,
@@ -81,10 +82,9 @@ class TargetTable:
         location = table.location() if is_made else table.planned_location()
         check_locations(
             context,
-            locator.path_or_name,
-            full_names(spark),
-            location,
             declaration,
+            TableNames(locator.path_or_name, full_names(spark)),
+            location,
             is_made=is_made,
             is_table=lambda path: _is_table(spark, path),
         )

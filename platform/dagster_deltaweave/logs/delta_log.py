@@ -21,6 +21,7 @@ from dagster_deltaweave.storage import file_system, local_path, redacted, withou
 from deltaweave.changes.commit_lines import applied_in_line
 from deltaweave.delta.commit import made_unwritten
 from deltaweave.delta.log import (
+    CheckpointFiles,
     Commit,
     FileChanges,
     commit_from,
@@ -181,7 +182,7 @@ class LogReader:
         found += [self._metadata_in(name) for name in names]
         return next((each for each in found if each is not None), None)
 
-    def _newest_checkpoint(self) -> tuple[int, list[str]]:
+    def _newest_checkpoint(self) -> CheckpointFiles:
         from pyarrow.fs import FileSelector
 
         infos = self._store.get_file_info(FileSelector(self._directory, allow_not_found=True))

@@ -28,6 +28,7 @@ from dagster_deltaweave.tables.declaration import (
 from dagster_deltaweave.tables.locator import (
     MergeOnReadLocations,
     TableLocator,
+    TableNames,
     check_locations,
     check_owner,
     check_parents,
@@ -103,6 +104,7 @@ __all__ = [
     "TableDeclaration",
     "TableLocation",
     "TableLocator",
+    "TableNames",
     "TableOptions",
     "WriteDeclaration",
     "WriteMode",

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from dagster import AssetKey, OutputContext
 
@@ -229,8 +229,17 @@ def load_merge_on_read(
 PathOf = Callable[[AssetKey, TableLocation | None], str]
 """Gives the path or catalog name of an asset's table, by its key and declaration."""
 
-NameOf = Callable[[str], str]
-"""Gives the full name of a table of a catalog, equal for all spellings of its name."""
+
+class TableNames(NamedTuple):
+    """What the tables of an IO manager are called.
+
+    Attributes:
+        path_of: Gives the path or catalog name of an asset's table, by its key and declaration.
+        full_name: Gives the full name of a table of a catalog, equal for all spellings of its name.
+    """
+
+    path_of: PathOf
+    full_name: Callable[[str], str]
 
 
 @dataclass(frozen=True)
@@ -261,7 +270,7 @@ class DataLocation:
 
 
 def locations_of_assets(
-    graph: AssetGraph, asset: AssetKey, path_of: PathOf, full_name: NameOf
+    graph: AssetGraph, asset: AssetKey, names: TableNames
 ) -> Iterator[DataLocation]:
     """Yield the locations of assets of one IO manager, and of assets that declare a table."""
     own_manager = graph.get(asset).io_manager_key
@@ -270,22 +279,22 @@ def locations_of_assets(
         is_ours = node.io_manager_key == own_manager
         declaration = declaration_in(node.metadata, key)
         if declaration is not None:
-            yield from locations_of(key, declaration, path_of if is_ours else None, full_name)
-        elif is_ours and (path := _plain_path(key, node.metadata, path_of)):
+            yield from locations_of(key, declaration, names, is_ours=is_ours)
+        elif is_ours and (path := _plain_path(key, node.metadata, names.path_of)):
             yield DataLocation(key, path, False, is_plain=True)
 
 
 def locations_of(
-    key: AssetKey, declaration: TableDeclaration, path_of: PathOf | None, full_name: NameOf
+    key: AssetKey, declaration: TableDeclaration, names: TableNames, *, is_ours: bool = True
 ) -> Iterator[DataLocation]:
-    """Yield the locations of one asset; without `path_of`, those that it declares itself."""
-    for path, is_declared in _paths(key, declaration, path_of):
+    """Yield the locations of one asset; of another IO manager, those that it declares itself."""
+    for path, is_declared in _paths(key, declaration, names.path_of if is_ours else None):
         if is_path(path):
             is_merged_on_read = isinstance(declaration, MergeOnReadDeclaration)
             yield DataLocation(key, path, is_declared, is_merged_on_read)
         else:
             try:
-                name = full_name(path)
+                name = names.full_name(path)
             except DeltaweaveError:
                 continue  # it is no name: that asset's own runs report the error
             yield DataLocation(key, name, is_declared, is_name=True)
@@ -408,10 +417,9 @@ def parents(location: str) -> Iterator[str]:
 
 def check_locations(
     context: OutputContext,
-    path_of: PathOf,
-    full_name: NameOf,
-    location: str,
     declaration: TableDeclaration,
+    names: TableNames,
+    location: str,
     *,
     is_made: bool,
     is_table: Callable[[str], bool],
@@ -429,10 +437,10 @@ def check_locations(
     """
     graph = _graph_of_output(context)
     key = context.asset_key
-    others = list(locations_of_assets(graph, key, path_of, full_name))
-    own = list(locations_of(key, declaration, path_of, full_name))
+    others = list(locations_of_assets(graph, key, names))
+    own = list(locations_of(key, declaration, names))
     own += [replace(each, path=location, is_name=False) for each in own if each.is_name]
-    own += locations_of_base(declaration, path_of)
+    own += locations_of_base(declaration, names.path_of)
     is_plain = declaration_in(graph.get(key).metadata, key) is None
     for other in others:
         if other.asset == key:

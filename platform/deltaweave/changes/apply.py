@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import Column
 
-from deltaweave._retries import retried_after_conflict
 from deltaweave.changes.current import (
     OWN_COLUMNS,
     apply_to_current_rows,
@@ -32,6 +31,7 @@ from deltaweave.changes.stored_events import check_are_of, completed
 from deltaweave.changes.table_columns import TableColumns
 from deltaweave.changes.tombstones import Tombstones
 from deltaweave.delta.jvm import active, in_session, own_session
+from deltaweave.engine.attempts import retried_after_conflict
 from deltaweave.engine.report import MergeResult
 from deltaweave.errors import StatementError
 from deltaweave.table import Table

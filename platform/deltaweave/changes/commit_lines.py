@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from deltaweave.delta.log import Commit, FileChanges
 
@@ -216,11 +216,18 @@ def _with_files_of(
     return candidates
 
 
-def _time_of(parameters: Mapping[str, Any]) -> tuple[int, bool] | None:
-    """Return the time of a RESTORE, in ms since 1970, and whether its zone is known; or None."""
+class _RestoreTime(NamedTuple):
+    """The time of a RESTORE, in ms since 1970, and whether its zone is known."""
+
+    at_ms: int
+    has_zone: bool
+
+
+def _time_of(parameters: Mapping[str, Any]) -> _RestoreTime | None:
+    """Return the time of a RESTORE, or None."""
     moment = parameters.get("datetime")  # as delta-rs says it
     if isinstance(moment, int) or str(moment).isdecimal():
-        return int(str(moment)), True
+        return _RestoreTime(int(str(moment)), True)
     text = str(parameters.get("timestamp") or moment)
     try:
         # Python 3.10 reads fractions of three or six digits alone.
@@ -229,10 +236,10 @@ def _time_of(parameters: Mapping[str, Any]) -> tuple[int, bool] | None:
         return None
     is_known = time.tzinfo is not None
     utc = time if is_known else time.replace(tzinfo=timezone.utc)
-    return int(utc.timestamp() * 1000), is_known
+    return _RestoreTime(int(utc.timestamp() * 1000), is_known)
 
 
-def _distance(text: tuple[int, bool] | None, made: Mapping[int, int], version: int) -> int:
+def _distance(text: _RestoreTime | None, made: Mapping[int, int], version: int) -> int:
     """Return how far, in ms, a RESTORE's time is from that at which a version was the newest."""
     if text is None:
         return 0

@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from deltaweave import clauses
-from deltaweave._retries import retried_after_conflict
 from deltaweave.changes.events import WRONG, Events
 from deltaweave.changes.lineage import OfOneLine, holds_transaction_id, newest_in_line
 from deltaweave.changes.side_table import encryption_of, noted_at_present
@@ -26,6 +25,7 @@ from deltaweave.delta.commit import (
 )
 from deltaweave.delta.jvm import json_text, suppress_cleanup_errors, translated
 from deltaweave.delta.log import TableSnapshot
+from deltaweave.engine.attempts import retried_after_conflict
 from deltaweave.errors import SourceError, StatementError
 from deltaweave.table import Table
 

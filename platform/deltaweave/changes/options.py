@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -229,14 +229,22 @@ def _expression(given: str | Column) -> Column:
     return F.expr(given) if isinstance(given, str) else given
 
 
-def _sequence(table: Table, rows: DataFrame, given: Column) -> tuple[Column, DataType]:
-    """Return the sequences of events as the table holds them, and their type."""
+class _Sequence(NamedTuple):
+    """The sequences of events as the table holds them, and their type."""
+
+    column: Column
+    of_type: DataType
+
+
+def _sequence(table: Table, rows: DataFrame, given: Column) -> _Sequence:
+    """Return the sequences of events as the table holds them."""
     with translated(table.path_or_name, operation="reading changes", otherwise=SourceError):
         at_type = rows.select(given.alias("at")).schema["at"].dataType
         sequence = as_held(given, at_type, table)
         if sequence is given:
-            return given, at_type
-        return sequence, rows.select(sequence.alias("at")).schema["at"].dataType
+            return _Sequence(given, at_type)
+        of_type = rows.select(sequence.alias("at")).schema["at"].dataType
+        return _Sequence(sequence, of_type)
 
 
 def _condition_column(given: str | Column | None) -> Column | None:

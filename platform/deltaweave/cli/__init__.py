@@ -3,10 +3,10 @@
 - `project`: `init`, a Dagster project with a first table.
 - `merges`: `merge` and `explain`, of a MERGE; `apply-changes`, of change events in any order;
   `maintain`, which compacts and vacuums a table where it needs it.
-- `inspection`: `inspect`, how a table's rows are laid out; `history`, its merges; their charts.
-- `health`: `doctor`, whether this machine can run merges, and what is missing.
-- `warm`: `warm stop`, which ends Spark drivers that stay between runs.
-- `commits`: tables on a disk and their commits, read without Spark.
+- `inspection`: `inspect`, how a table's rows are laid out; `history`, its merges; their charts;
+  tables on a disk are read without Spark.
+- `machine`: `doctor`, whether this machine can run merges, and what is missing; `warm stop`, which
+  ends Spark drivers that stay between runs.
 - `options`: what several commands take, and what a terminal shows while they work.
 
 A command ends with 0 if it did what it was asked, with 1 if that failed, with 2 if its arguments
@@ -22,11 +22,10 @@ from typing import Annotated
 try:
     import typer
 
-    from deltaweave.cli.health import doctor
     from deltaweave.cli.inspection import history, inspect
+    from deltaweave.cli.machine import doctor, warm
     from deltaweave.cli.merges import apply_changes_command, explain_merge, maintain, run_merge
     from deltaweave.cli.project import init
-    from deltaweave.cli.warm import warm
 except ModuleNotFoundError as error:  # the engine is installed without the command line's libraries
     sys.exit(f"The command line needs {error.name}: pip install {error.name}.")
 

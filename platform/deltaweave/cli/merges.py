@@ -17,7 +17,7 @@ from rich.table import Table as Shown
 
 from deltaweave._terminal import FAILED, MISUSED, fail
 from deltaweave._validation import refuse_credentials
-from deltaweave.cli.commits import table_on_disk
+from deltaweave.cli.inspection import table_on_disk
 from deltaweave.cli.options import (
     Catalog,
     Conf,
@@ -370,7 +370,7 @@ def maintain(
     What was done before an error is printed, too.
     """
     from deltaweave import Table
-    from deltaweave.engine.phases import notify
+    from deltaweave.engine.report import notify
     from deltaweave.maintenance import OPERATIONS, UpkeepPolicy
 
     for name in only:

@@ -84,7 +84,7 @@ def working(
     `what` names the work, e.g. "Merging". `catalog` is the session's current catalog; None leaves
     it as it is.
     """
-    from deltaweave.engine.phases import listening
+    from deltaweave.engine.report import listening
 
     with Steps() as steps:
         steps.begin("Starting Spark")

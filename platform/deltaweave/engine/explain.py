@@ -17,8 +17,8 @@ from deltaweave.engine.backends import (
     may_find_by_keys,
 )
 from deltaweave.engine.merge_run import ANY_VERSION, MergeRun, MergeSettings
-from deltaweave.engine.phases import Phases
 from deltaweave.engine.prune import candidate_files, files_by_conditions, stored_index
+from deltaweave.engine.report import Phases
 from deltaweave.engine.source import PreparedSource, SourceKeys, prepared_source, source_keys
 from deltaweave.engine.strategies import Strategy, choose_strategy
 

@@ -56,10 +56,9 @@ def compute_missing_statistics(spark: SparkSession, log: DeltaLog) -> int:
     operation = jvm.delta.DeltaOperations.ComputeStats(jvm.seq([]))
     wanted = jvm.seq_of(adds)
     committed(
-        spark,
-        log,
         transaction,
         lambda: int(transaction.commit(wanted, operation)),
+        table,
         table=table.data_path,
         operation="computing statistics",
     )

@@ -12,7 +12,7 @@ from deltaweave.delta.commit import Lease, Transaction, TransactionId, is_applie
 from deltaweave.delta.jvm import number_setting
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine import limits
-from deltaweave.engine.phases import Phases
+from deltaweave.engine.report import Phases
 from deltaweave.engine.source import PreparedSource
 from deltaweave.errors import CommitConflictError
 

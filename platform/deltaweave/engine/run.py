@@ -29,8 +29,7 @@ from deltaweave.engine.attempts import warnings_noted
 from deltaweave.engine.backends import DeclinedError, LocalBackend, SparkBackend
 from deltaweave.engine.commit import CommitLoop, merge_result
 from deltaweave.engine.merge_run import ANY_VERSION, MergeRun, MergeSettings, Preconditions
-from deltaweave.engine.phases import Phases
-from deltaweave.engine.report import MergeMetrics, MergeResult, StrategyName, TouchedFiles
+from deltaweave.engine.report import MergeMetrics, MergeResult, Phases, StrategyName, TouchedFiles
 from deltaweave.engine.source import check_same_source
 from deltaweave.engine.staged import Staged
 from deltaweave.engine.strategies import choose_strategy

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
@@ -200,10 +200,15 @@ def _attach(driver_address: Address, name: str, settings: Mapping[str, Any]) -> 
     return Attachment(session, driver_address, answer["pid"], connection)
 
 
-def _greet(
-    driver_address: Address, hello: Mapping[str, Any]
-) -> tuple[socket.socket, dict[str, Any]] | None:
-    """Connect to the keeper; return the connection and its answer, None if no keeper answers."""
+class _Greeting(NamedTuple):
+    """A connection to a keeper, and its answer."""
+
+    connection: socket.socket
+    answer: dict[str, Any]
+
+
+def _greet(driver_address: Address, hello: Mapping[str, Any]) -> _Greeting | None:
+    """Connect to the keeper, and greet it; None if no keeper answers."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(_SECONDS_FOR_AN_ANSWER)
     try:
@@ -228,7 +233,7 @@ def _greet(
         connection.close()
         raise WarmDriverError(f"it serves nobody: {answer['error']} (log: {driver_address.log})")
     connection.settimeout(None)
-    return connection, answer
+    return _Greeting(connection, answer)
 
 
 def _start(driver_address: Address, settings: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from dagster import AssetKey, DagsterInstance
 from pyspark.sql import DataFrame, SparkSession
 
 from dagster_deltaweave import merge_asset
-from dagster_deltaweave.io_manager.run_options import RunOptions, with_tags
+from dagster_deltaweave.io_manager.output import RunOptions, with_tags
 from dagster_deltaweave.tables import (
     ChangesDeclaration,
     CurrentTableOptions,

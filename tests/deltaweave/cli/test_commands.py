@@ -21,8 +21,8 @@ from typer.testing import CliRunner, Result
 import deltaweave
 from deltaweave import _terminal as terminal
 from deltaweave import errors
-from deltaweave.cli import app, health, inspection
-from deltaweave.cli.commits import commits_on_disk
+from deltaweave.cli import app, inspection, machine
+from deltaweave.cli.inspection import commits_on_disk
 from tests.builders import write_table
 from tests.support.oracles import newest_version
 
@@ -199,7 +199,7 @@ def test_a_doctor_reports_executors_that_cannot_run_its_python(
             raise there
         return spark.createDataFrame([there], "python STRING, pyarrow STRING")
 
-    monkeypatch.setattr(health, "_pythons", pythons)
+    monkeypatch.setattr(machine, "_pythons", pythons)
     result = run("doctor", "--json")
     assert result.exit_code == 1
     [wrong] = [each for each in json.loads(result.stdout) if not each["is_good"]]
@@ -208,7 +208,7 @@ def test_a_doctor_reports_executors_that_cannot_run_its_python(
 
 
 def test_a_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "java_problem", lambda: "there is no Java: install one.")
+    monkeypatch.setattr(machine, "java_problem", lambda: "there is no Java: install one.")
     result = run("doctor")
     assert result.exit_code == 1
     assert "wrong" in result.output

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner, Result
 
 from deltaweave.cli import app, inspection
-from deltaweave.delta.log import version_on_disk
+from deltaweave.delta.log import snapshot
 
 
 @pytest.fixture(autouse=True)
@@ -131,7 +131,7 @@ def test_a_checkpoint_that_is_long_once_decoded_is_left_to_spark(
     few = pq.read_table(checkpoint)
     # Each file again and again: Parquet holds values that repeat once.
     pq.write_table(pa.concat_tables([few] * 500), checkpoint)
-    monkeypatch.setattr(version_on_disk, "_MAX_LOG_BYTES", 2 * checkpoint.stat().st_size)
+    monkeypatch.setattr(snapshot, "_MAX_LOG_BYTES", 2 * checkpoint.stat().st_size)
     assert inspection._on_disk(str(table), [], 1, []) is None
 
 

@@ -23,10 +23,11 @@ from deltaweave.changes.debezium.documents import rows_of_documents
 from deltaweave.changes.debezium.envelopes import (
     OPERATION,
     SOURCE,
+    UNAVAILABLE,
     Messages,
+    Placeholder,
     rows_of_json,
 )
-from deltaweave.changes.debezium.placeholders import UNAVAILABLE, Placeholder
 from deltaweave.changes.debezium.values import TIMES, TimeUnit, holds, or_error
 from deltaweave.changes.epochs import CHANGED_AT, EPOCH, IS_SNAPSHOT, SERVER_ID
 from deltaweave.changes.events import PREFIX, PRESENT

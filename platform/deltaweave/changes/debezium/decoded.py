@@ -39,8 +39,8 @@ from deltaweave.changes.debezium.envelopes import (
     SOURCE,
     EnvelopeRows,
     Messages,
+    Placeholder,
 )
-from deltaweave.changes.debezium.placeholders import Placeholder
 from deltaweave.changes.debezium.values import (
     SCALED,
     TIMES,

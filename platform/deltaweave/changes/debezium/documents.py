@@ -24,10 +24,10 @@ from deltaweave.changes.debezium.envelopes import (
     TYPES,
     EnvelopeRows,
     Messages,
+    Placeholder,
     is_envelope,
     rows_of_texts,
 )
-from deltaweave.changes.debezium.placeholders import Placeholder
 from deltaweave.changes.debezium.values import MILLIS, TimeUnit, named_as, of_micros
 from deltaweave.identifiers import column
 

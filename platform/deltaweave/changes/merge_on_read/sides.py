@@ -9,7 +9,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from deltaweave._retries import retried_after_conflict
 from deltaweave.changes.current import OWN_COLUMNS, alive, newest_of_keys, rows_left
 from deltaweave.changes.epochs import log_fields
 from deltaweave.changes.events import PREFIX, SEQUENCE, Events, EventShape
@@ -31,6 +30,7 @@ from deltaweave.changes.tombstones import Tombstones
 from deltaweave.delta.commit import TransactionId
 from deltaweave.delta.jvm import column_named, selected
 from deltaweave.delta.log import TableSnapshot, always_strict
+from deltaweave.engine.attempts import retried_after_conflict
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import quoted
 from deltaweave.table import Table

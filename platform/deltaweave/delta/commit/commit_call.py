@@ -32,7 +32,7 @@ from deltaweave.delta.log import TableSnapshot, commit_file, commit_name, data_p
 from deltaweave.errors import CommitStateUnknownError, TableReplacedError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 logger = logging.getLogger(__name__)
 
@@ -125,16 +125,14 @@ class Committed:
     warnings: tuple[str, ...] = ()
 
 
-def committed(  # noqa: PLR0913 - what a commit needs
-    spark: SparkSession,
-    log: DeltaLog,
+def committed(
     transaction: DeltaTransaction,
     commit: Callable[[], int | None],
+    read: TableSnapshot,
     *,
     table: str,
     operation: str = "MERGE",
     held: TableLock | None = None,
-    read: TableSnapshot | None = None,
 ) -> Committed:
     """Commit, and find out whether it succeeded, whatever happens.
 
@@ -143,8 +141,8 @@ def committed(  # noqa: PLR0913 - what a commit needs
 
     Args:
         commit: Calls the transaction's commit, and returns the version or None.
+        read: The version that the transaction reads.
         held: The table's lock, if the caller may hold it: the commit's end releases it.
-        read: The version that the transaction reads, if the caller knows it.
 
     Raises:
         CommitConflictError: Another commit changed what the transaction read.
@@ -154,6 +152,7 @@ def committed(  # noqa: PLR0913 - what a commit needs
         DeltaweaveError: Anything else that kept it from being committed.
     """
     permit: SimpleQueue[bool] = SimpleQueue()
+    spark, log = read.spark, read.log
     if held is None:
         held = TableLock(spark, data_path(log), table=table, operation=operation)
     lock = held.handed_over()
@@ -161,7 +160,6 @@ def committed(  # noqa: PLR0913 - what a commit needs
     try:
         # An interrupt ends the wait for the lock: nothing is committed yet.
         lock.take()
-        read = read or TableSnapshot(spark, log, transaction.snapshot())
         check_not_replaced(read, table=table, operation=operation)
         leave_out_lenient_compaction(spark, transaction, table)
         future = started(spark, lambda: commit() if permit.get() else None).future

@@ -25,7 +25,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from deltaweave._validation import YES, Verdict, no
 from deltaweave.delta.jvm import number_setting
@@ -103,9 +103,16 @@ def _excludes_other_hosts(directory: Path) -> Verdict:
     return no(f"it is on {kind} mounted with {', '.join(local)}") if local else YES
 
 
-def _mount(directory: Path) -> tuple[str, frozenset[str]]:
-    """Return the file system that holds a directory, and its options; empty if no list has it."""
-    found: tuple[str, frozenset[str]] = ("", frozenset())
+class _Mount(NamedTuple):
+    """The kind of a file system, and its options."""
+
+    kind: str = ""
+    options: frozenset[str] = frozenset()
+
+
+def _mount(directory: Path) -> _Mount:
+    """Return the file system that holds a directory; an empty one if no list has it."""
+    found = _Mount()
     resolved, longest = os.path.realpath(directory), 0
     with suppress(OSError):
         for line in _MOUNTS.read_text(errors="surrogateescape").splitlines():
@@ -115,7 +122,8 @@ def _mount(directory: Path) -> tuple[str, frozenset[str]]:
             # What was mounted last covers the others at its place.
             if len(point) >= longest and os.path.commonpath([resolved, point]) == point:
                 longest = len(point)
-                found = kind, frozenset([*own_options.split(","), *options.split(",")])
+                options_of_both = [*own_options.split(","), *options.split(",")]
+                found = _Mount(kind, frozenset(options_of_both))
     return found
 
 
@@ -515,17 +523,25 @@ class LockedDirectory(LockFile):
         super().release(remove=False)
 
 
-def _opened(path: Path, *, create: bool) -> tuple[int, bool]:
-    """Open a lock file; return its descriptor, and whether it was created now."""
+class _OpenedFile(NamedTuple):
+    """The descriptor of a lock file, and whether it was created now."""
+
+    descriptor: int
+    is_new: bool
+
+
+def _opened(path: Path, *, create: bool) -> _OpenedFile:
+    """Open a lock file."""
     try:
         if not create:
-            return os.open(path, _FLAGS), False
+            return _OpenedFile(os.open(path, _FLAGS), False)
         with suppress(FileNotFoundError):
-            return os.open(path, _FLAGS), False
+            return _OpenedFile(os.open(path, _FLAGS), False)
         # It is for its owner alone until its directory's rights for others are copied.
         with suppress(FileExistsError):
-            return os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, _OWNER_ALONE), True
-        return os.open(path, _FLAGS), False
+            descriptor = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, _OWNER_ALONE)
+            return _OpenedFile(descriptor, True)
+        return _OpenedFile(os.open(path, _FLAGS), False)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
             what = f"{path} is a link, a directory or a socket"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -93,15 +93,22 @@ def assigned(rows: DataFrame, transaction: DeltaTransaction, *, may_evolve: bool
     return rows.select([value(field) for field in rows._jdf.schema().fields()])
 
 
-def _with_fields_in_order(rows: DataFrame, schema: JavaObject) -> tuple[DataFrame, set[str]]:
-    """Put the fields of structs in the order of a table's.
+class _OrderedRows(NamedTuple):
+    """Rows with the fields of structs in the order of a table's.
 
-    Returns:
-        The rows, and the names in lower case of columns with structs of other fields, as they are.
+    Attributes:
+        others: Names in lower case of columns with structs of other fields, as they are.
     """
+
+    rows: DataFrame
+    others: set[str]
+
+
+def _with_fields_in_order(rows: DataFrame, schema: JavaObject) -> _OrderedRows:
+    """Put the fields of structs in the order of a table's."""
     table = spark_schema(rows.sparkSession, schema)
     wanted = {field.name.lower(): field.dataType for field in table}
-    fields, others = [], set()
+    fields, others = [], set[str]()
     for field in rows.schema:
         target = wanted.get(field.name.lower())
         kind = field.dataType if target is None else _ordered(field.dataType, target)
@@ -111,7 +118,7 @@ def _with_fields_in_order(rows: DataFrame, schema: JavaObject) -> tuple[DataFram
         fields.append(StructField(field.name, kind, field.nullable, field.metadata))
     types = [field.dataType for field in rows.schema]
     is_in_order = [field.dataType for field in fields] == types
-    return rows if is_in_order else rows.to(StructType(fields)), others
+    return _OrderedRows(rows if is_in_order else rows.to(StructType(fields)), others)
 
 
 def _ordered(given: DataType, wanted: DataType) -> DataType | None:
@@ -312,12 +319,12 @@ def _written_and_committed(
         arguments = (jvm.seq_of(actions), made, data.stringTags())
         if write.check is not None:
             write.check()
+        read = TableSnapshot(spark, log, transaction.snapshot())
         own_files.is_committing = True
         return committed(
-            spark,
-            log,
             transaction,
             lambda: int(transaction.commit(*arguments)),
+            read,
             table=write.table,
             operation=write.operation,
         )
@@ -393,10 +400,9 @@ def rewrite_files(spark: SparkSession, log: DeltaLog, paths: DataFrame) -> int:
         arguments = (jvm.seq_of(changes), operation, tags_of_merge(spark, table.snapshot))
         own_files.is_committing = True
         committed(
-            spark,
-            log,
             transaction,
             lambda: int(transaction.commitIfNeeded(*arguments).get()),
+            table,
             table=table.data_path,
             operation=_REWRITING,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -97,22 +97,22 @@ def sql_metrics(spark: SparkSession, metrics: Mapping[str, int]) -> JavaObject:
     return jvm.map_of_pairs(names, created)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Transaction:
     """A merge's transaction: Delta's OptimisticTransaction and the snapshot it reads.
 
     It registers what the merge reads, so that Delta's conflict check sees it. Otherwise, two
     concurrent upserts could both insert a key.
+
+    Attributes:
+        own_files: The files that it writes.
     """
 
     merge: ResolvedMerge
     log: DeltaLog
     transaction: DeltaTransaction
-
-    @cached_property
-    def own_files(self) -> OwnFiles:
-        """The files that it writes."""
-        return OwnFiles(self.merge.spark, self.log, self.transaction)
+    own_files: OwnFiles
+    _evolved: TableMetadata | None = field(default=None, init=False, repr=False)
 
     @cached_property
     def codec(self) -> str:
@@ -156,10 +156,10 @@ class Transaction:
         """Hadoop's configuration with which the table's files are opened."""
         return self.log.newDeltaHadoopConf()
 
-    @cached_property
+    @property
     def metadata(self) -> TableMetadata:
-        """The table's metadata as it will be after the commit: `evolve_schema` puts in its own."""
-        return self.table.metadata
+        """The table's metadata as it will be after the commit, as `evolve_schema` changed it."""
+        return self.table.metadata if self._evolved is None else self._evolved
 
     @property
     def partition_columns(self) -> list[str]:
@@ -230,7 +230,7 @@ class Transaction:
             )
         evolved = self.transaction.metadata()
         if not evolved.equals(metadata):
-            self.__dict__["metadata"] = TableMetadata.of(self.merge.spark, evolved)
+            self._evolved = TableMetadata.of(self.merge.spark, evolved)
 
     def candidate_files(self, predicates: Sequence[Expression]) -> FileList:
         """Return the files that can hold a row of all predicates; register them as read."""
@@ -339,10 +339,7 @@ class Transaction:
             version = self.transaction.commitIfNeeded(*arguments)
             return int(version.get()) if version.isDefined() else None
 
-        merge, read = self.merge, self.table
-        return committed(
-            merge.spark, self.log, self.transaction, commit, table=merge.table, held=held, read=read
-        )
+        return committed(self.transaction, commit, self.table, table=self.merge.table, held=held)
 
     def recache(self) -> None:
         """Refresh cached queries that read the target."""
@@ -382,7 +379,7 @@ def transaction_on(merge: ResolvedMerge) -> Iterator[Transaction]:
         transaction = log.startTransaction(merge.node.catalogTable(), jvm.option(None))
     # The same commit raises the high-water marks of identity columns.
     transaction.setTrackHighWaterMarks(merge.node.trackHighWaterMarks())
-    started = Transaction(merge, log, transaction)
+    started = Transaction(merge, log, transaction, OwnFiles(merge.spark, log, transaction))
     replacement = replacement_shown(
         started.table, started.own_files, table=merge.table, operation="MERGE"
     )
@@ -403,9 +400,7 @@ def transaction_after(lost: Transaction) -> Transaction:
         # Delta's writer asked for it when it wrote the files.
         if lost.transaction.containsPostCommitHook(hook):
             started.registerPostCommitHook(hook)
-    newer = Transaction(merge, lost.log, started)
-    newer.__dict__["own_files"] = lost.own_files
-    return newer
+    return Transaction(merge, lost.log, started, lost.own_files)
 
 
 def is_same_table(before: TableSnapshot, after: TableSnapshot) -> bool:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -181,7 +182,7 @@ _CODECS = {
 # A path in the log that is not relative to the table (Delta protocol, "Add File and Remove File").
 _ABSOLUTE = r"/|[A-Za-z][A-Za-z0-9+.-]*:"
 _HOLD_PARTITION_COLUMNS = "delta.writePartitionColumnsToParquet"
-_READING = "_reading"
+_READINGS: WeakKeyDictionary[Transaction, Reading] = WeakKeyDictionary()
 
 
 def written_columns(transaction: Transaction) -> list[WritableColumn] | Verdict:
@@ -204,11 +205,10 @@ def written_columns(transaction: Transaction) -> list[WritableColumn] | Verdict:
 
 def reading_of(transaction: Transaction) -> Reading:
     """Return what decides how Arrow may use the table's columns, read once for a transaction."""
-    known: dict[str, Reading] = transaction.__dict__
-    if _READING not in known:
+    if transaction not in _READINGS:
         nested = transaction.metadata.column_mapping == "none"
-        known[_READING] = Reading(transaction.merge.spark, nested)
-    return known[_READING]
+        _READINGS[transaction] = Reading(transaction.merge.spark, nested)
+    return _READINGS[transaction]
 
 
 def _may_write_files(transaction: Transaction) -> Verdict:

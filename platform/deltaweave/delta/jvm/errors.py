@@ -15,7 +15,7 @@ from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import dropwhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
@@ -283,12 +283,12 @@ def _translation(
     try:
         java_error = _java_exception(error)
         kind, arguments = (
-            (otherwise, {"problem": str(error)})
+            _TranslatedError(otherwise, {"problem": str(error)})
             if java_error is None
             else _kind_and_arguments(java_error, otherwise)
         )
     except Exception:  # the JVM has ended, or cannot describe its error
-        kind, arguments = otherwise, {"problem": reported_by(error)}
+        kind, arguments = _TranslatedError(otherwise, {"problem": reported_by(error)})
     if kind is otherwise and _session_has_ended(arguments["problem"]):
         kind = errors.SessionEndedError
         arguments["problem"] = f"the Spark session has ended ({_first_line(arguments)})."
@@ -333,28 +333,36 @@ def _java_exception(error: BaseException | None) -> JavaObject | None:
     return None
 
 
+class _TranslatedError(NamedTuple):
+    """The class of an error, and what it is raised with."""
+
+    kind: type[errors.DeltaweaveError]
+    arguments: dict[str, Any]
+
+
 def _kind_and_arguments(
     java_error: JavaObject, otherwise: type[errors.DeltaweaveError]
-) -> tuple[type[errors.DeltaweaveError], dict[str, Any]]:
+) -> _TranslatedError:
     chain = list(_causes(java_error))
     for cause in chain if not any(_quotes(cause) for cause in chain) else ():
         error_class = _error_class(cause)
         limit = exceeded_limit(error_class or str(cause.toString()))
         if limit is not None:
             arguments = _arguments(cause)
-            return errors.LimitExceededError, arguments | limit.about(_first_line(arguments))
+            arguments |= limit.about(_first_line(arguments))
+            return _TranslatedError(errors.LimitExceededError, arguments)
     for cause in chain:
         kind = _error_type(cause)
         if kind is not None:
-            return kind, _arguments(cause)
+            return _TranslatedError(kind, _arguments(cause))
     denied = next((cause for cause in chain if _DENIES.match(str(cause.toString()))), None)
     if denied is not None and otherwise is errors.MergeFailedError:
         refused = f"the storage refuses access ({_first_line({'problem': denied.toString()})})."
-        return errors.AccessDeniedError, {"problem": refused}
+        return _TranslatedError(errors.AccessDeniedError, {"problem": refused})
     # The outermost exceptions only report an aborted job. An exception without an error class may
     # not name the file or value.
     classified = next((cause for cause in reversed(chain) if _error_class(cause)), chain[-1])
-    return otherwise, _with_file(_arguments(classified), chain)
+    return _TranslatedError(otherwise, _with_file(_arguments(classified), chain))
 
 
 def _with_file(arguments: dict[str, Any], chain: list[JavaObject]) -> dict[str, Any]:

@@ -1,20 +1,21 @@
 """A table's transaction log: versions, their data files, and the files' statistics.
 
 - `table_log`: finds a table's log by its path or name, its versions, and what each commit did.
-- `snapshot`: a version of a table: its rows, files, schema and properties.
-- `metadata`: columns, partition columns and properties.
+- `snapshot`: a version of a table: its rows, files, schema, properties; on a disk without Spark.
 - `features`: the table features that the engine knows, its answers, and the error for the others.
 - `file_list`: a list of data files, as one Arrow table: their layout, and strict scans of them.
 - `statistics`: the bounds of a column's values in each file; the only reader of statistics.
 - `statistic_bounds`: what statistics in the log mean: row counts, and the bounds of each type.
 - `followed_tables`: a version's checksum; its files, brought up to date by later commits.
-- `version_on_disk`: the newest version of a table on a disk, without Spark.
-- `actions`: log actions as JSON, read and made without a Spark query; where their files are.
+- `actions`: log actions as JSON, read and made without a Spark query; where their files are; a
+  table's columns, partition columns and properties.
 """
 
 from __future__ import annotations
 
 from deltaweave.delta.log.actions import (
+    KEY_INDEX_PROPERTY,
+    TableMetadata,
     absolute_location,
     commit_file,
     commit_name,
@@ -23,6 +24,7 @@ from deltaweave.delta.log.actions import (
     encoder,
     has_plain_spelling,
     location_in,
+    physical_name,
 )
 from deltaweave.delta.log.features import (
     may_copy_in_place,
@@ -45,8 +47,14 @@ from deltaweave.delta.log.file_list import (
     scan_with_index,
     strict,
 )
-from deltaweave.delta.log.metadata import KEY_INDEX_PROPERTY, TableMetadata, physical_name
-from deltaweave.delta.log.snapshot import TableSnapshot, data_path
+from deltaweave.delta.log.snapshot import (
+    CheckpointFiles,
+    TableSnapshot,
+    VersionOnDisk,
+    data_path,
+    newest_checkpoint,
+    newest_on_disk,
+)
 from deltaweave.delta.log.statistic_bounds import are_bounded, num_physical_rows_column, parsed
 from deltaweave.delta.log.statistics import (
     KeyOverlap,
@@ -71,12 +79,12 @@ from deltaweave.delta.log.table_log import (
     location_of_new_table,
     version_at,
 )
-from deltaweave.delta.log.version_on_disk import VersionOnDisk, newest_checkpoint, newest_on_disk
 
 __all__ = [
     "FILE_RELATION",
     "KEY_INDEX_PROPERTY",
     "STRICTLY",
+    "CheckpointFiles",
     "Commit",
     "FileChanges",
     "FileLayout",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from deltaweave import errors
 from deltaweave._validation import YES, Verdict, no
-from deltaweave.delta.log.metadata import TableMetadata
+from deltaweave.delta.log.actions import TableMetadata
 from deltaweave.delta.log.snapshot import TableSnapshot
 
 if TYPE_CHECKING:

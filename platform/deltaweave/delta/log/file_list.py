@@ -12,7 +12,7 @@ import posixpath
 import time
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -70,9 +70,9 @@ class _Chosen:
     mask: numpy.ndarray
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class FileList:
-    """Data files of one snapshot: a Scala Seq of AddFile, and what Python needs to know of them.
+    """Data files of one snapshot: a Scala Seq of AddFile, and what Python has read of them.
 
     Attributes:
         listed: The AddFiles, or where they are chosen from.
@@ -85,6 +85,8 @@ class FileList:
     listed: JavaObject | _Chosen
     data_path: str
     have_statistics: bool = False
+    _adds: list[actions.LogAction] | None = field(default=None, init=False, repr=False)
+    _rows: pyarrow.Table | None = field(default=None, init=False, repr=False)
 
     @staticmethod
     def of_actions(spark: SparkSession, adds: list[actions.LogAction], data_path: str) -> FileList:
@@ -92,7 +94,7 @@ class FileList:
         made = actions.from_json(spark, "actions.AddFile", adds)
         files = FileList(spark, Jvm.of(spark).seq_of(made), data_path)
         if len(adds) <= actions.FEW:
-            files.__dict__["adds"] = adds
+            files._adds = adds
         return files
 
     @cached_property
@@ -107,24 +109,22 @@ class FileList:
         """Return an empty list of files of the same table."""
         nothing = Jvm.of(self.spark).seq([])
         files = FileList(self.spark, nothing, self.data_path)
-        files.__dict__["rows"] = self.rows.slice(0, 0)
+        files._rows = self.rows.slice(0, 0)
         return files
 
-    @cached_property
+    @property
     def adds(self) -> list[actions.LogAction] | None:
         """The AddFiles as the log has them, in order; None if there are many."""
-        few = len(self) <= actions.FEW
-        adds: list[actions.LogAction] | None = (
-            actions.to_json(self.spark, self.files) if few else None
-        )
-        return adds
+        if self._adds is None and len(self) <= actions.FEW:
+            self._adds = actions.to_json(self.spark, self.files)
+        return self._adds
 
     @cached_property
     def statistics(self) -> list[Statistics] | None:
         """The statistics of the files as text, in order; None if there are many files."""
         return None if self.adds is None else [parsed(add.get("stats")) for add in self.adds]
 
-    @cached_property
+    @property
     def rows(self) -> pyarrow.Table:
         """One row per file, in the order of the Seq.
 
@@ -134,6 +134,11 @@ class FileList:
         statistics lack them), `has_vector` (boolean, whether rows are marked deleted), `num_marked`
         (int64, how many).
         """
+        if self._rows is None:
+            self._rows = self._read_rows()
+        return self._rows
+
+    def _read_rows(self) -> pyarrow.Table:
         import pyarrow as pa
 
         if self.adds is None or self.statistics is None:
@@ -177,7 +182,8 @@ class FileList:
     def rows_with(self, columns: dict[str, Column]) -> pyarrow.Table:
         """Return `rows` with further columns computed from AddFile's fields, by one query."""
         table = self._query(columns)
-        self.__dict__.setdefault("rows", table.drop_columns(list(columns)))
+        if self._rows is None:
+            self._rows = table.drop_columns(list(columns))
         return table
 
     def _query(self, further: dict[str, Column]) -> pyarrow.Table:
@@ -213,7 +219,7 @@ class FileList:
         return self.spark._jsparkSession.createDataset(self.files, encoder(self.spark, "addFile"))
 
     def __len__(self) -> int:
-        return self.rows.num_rows if "rows" in self.__dict__ else self._size
+        return self._size if self._rows is None else int(self._rows.num_rows)
 
     @cached_property
     def _size(self) -> int:
@@ -265,9 +271,9 @@ class FileList:
         files = FileList(
             self.spark, _Chosen(self, mask.copy()), self.data_path, self.have_statistics
         )
-        if self.__dict__.get("adds") is not None:
-            files.__dict__["adds"] = list(compress(self.__dict__["adds"], mask))
-        files.__dict__["rows"] = self.rows.filter(mask)  # that saves a Spark query
+        if self._adds is not None:
+            files._adds = list(compress(self._adds, mask))
+        files._rows = self.rows.filter(mask)  # that saves a Spark query
         return files
 
     def among(self, paths: Collection[str]) -> FileList:

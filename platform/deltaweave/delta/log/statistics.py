@@ -31,9 +31,8 @@ from pyspark.sql.types import (
 )
 
 from deltaweave.delta.jvm import collected
-from deltaweave.delta.log.actions import LogAction
+from deltaweave.delta.log.actions import LogAction, TableMetadata
 from deltaweave.delta.log.file_list import FileList
-from deltaweave.delta.log.metadata import TableMetadata
 from deltaweave.delta.log.snapshot import TableSnapshot
 from deltaweave.delta.log.statistic_bounds import (
     MEANINGS,

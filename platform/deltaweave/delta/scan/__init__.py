@@ -1,8 +1,8 @@
 """How the rows of source and target are read.
 
-- `source`: whether the source must be materialized; the files of one that is a Delta table.
+- `source`: whether the source must be materialized, and rows that are computed once and kept; the
+  files of a source that is a Delta table.
 - `dependence`: whether the rows of source and subqueries depend on the target.
-- `kept_rows`: rows that are computed once and kept on the executors.
 - `target_rows`: the target's rows in chosen files, with their positions and row ids.
 """
 
@@ -14,20 +14,24 @@ from deltaweave.delta.scan.dependence import (
     source_dependence,
     unknown_in_clauses,
 )
-from deltaweave.delta.scan.kept_rows import cached, checkpointed, from_cache, materialized
 from deltaweave.delta.scan.source import (
     UNSTABLE_OPERATORS,
     ListedRows,
     SourceFiles,
+    cached,
+    checkpointed,
     estimated_bytes,
+    from_cache,
     is_cached,
     limit_of_partitions,
+    materialized,
     reason_to_materialize,
     with_files_chosen,
     with_listed_files,
 )
 from deltaweave.delta.scan.target_rows import (
     METADATA_COLUMN,
+    RowColumns,
     TrackedColumns,
     file_metadata,
     target_plan,
@@ -40,6 +44,7 @@ __all__ = [
     "UNSTABLE_OPERATORS",
     "Dependence",
     "ListedRows",
+    "RowColumns",
     "SourceFiles",
     "TrackedColumns",
     "cached",

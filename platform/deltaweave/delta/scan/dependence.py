@@ -22,7 +22,7 @@ from deltaweave.delta.commit import local_directory
 from deltaweave.delta.jvm import DeltaLog, JavaObject, Jvm, Plan
 from deltaweave.delta.log import FILE_RELATION
 from deltaweave.delta.releases import reads_cached_rows
-from deltaweave.delta.scan.kept_rows import origin_of
+from deltaweave.delta.scan.source import origin_of
 from deltaweave.delta.statement import ResolvedMerge, spark_schema
 
 if TYPE_CHECKING:

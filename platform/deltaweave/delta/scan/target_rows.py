@@ -124,14 +124,31 @@ def tracked_columns(transaction: Transaction) -> TrackedColumns | None:
     )
 
 
+@dataclass(frozen=True)
+class RowColumns:
+    """Names of columns that say which row of the target a row is, where they are asked for.
+
+    Attributes:
+        file: A string column with the file's path as `_metadata.file_path` gives it: absolute and
+            percent-encoded.
+        row: A bigint column that tells the rows apart.
+        row_index: A bigint column with each row's position in its file.
+    """
+
+    file: str | None = None
+    row: str | None = None
+    row_index: str | None = None
+
+
+_NO_ROW_COLUMNS = RowColumns()
+
+
 def target_plan(
     transaction: Transaction,
     files: FileList,
     columns: Sequence[str] | None = None,
     *,
-    file_column: str | None = None,
-    row_column: str | None = None,
-    row_index_column: str | None = None,
+    added: RowColumns = _NO_ROW_COLUMNS,
     tracked: Iterable[TrackedColumn] = (),
 ) -> DataFrame:
     """Read the rows of exactly these files at the transaction's snapshot.
@@ -142,29 +159,24 @@ def target_plan(
 
     Args:
         columns: The target columns to keep; None keeps all.
-        file_column: If given, a string column of this name holds the file's path as
-            `_metadata.file_path` gives it: absolute and percent-encoded.
-        row_column: If given, a bigint column of this name tells the rows apart.
-        row_index_column: If given, a bigint column of this name holds each row's position in its
-            file.
         tracked: Columns of row tracking to read too.
     """
     merge = transaction.merge
     base = (
         transaction.read(files)
-        if row_index_column is None
+        if added.row_index is None
         else read_with_row_index(transaction, files)
     )
     output = merge.target_plan.output()
     indexes = {name: index for index, name in enumerate(merge.target_schema.names)}
     wanted = [name for name in indexes if columns is None or name in columns]
     extra = {}
-    if file_column is not None:
-        extra[file_column] = file_metadata(base, "file_path")
-    if row_column is not None:
-        extra[row_column] = unique_number(merge.spark)
-    if row_index_column is not None:
-        extra[row_index_column] = file_metadata(base, "row_index")
+    if added.file is not None:
+        extra[added.file] = file_metadata(base, "file_path")
+    if added.row is not None:
+        extra[added.row] = unique_number(merge.spark)
+    if added.row_index is not None:
+        extra[added.row_index] = file_metadata(base, "row_index")
     for column in tracked:
         extra[column.name] = file_metadata(base, column.read_from)
     further = [aliased(value, name) for name, value in extra.items()]

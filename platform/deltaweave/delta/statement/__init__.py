@@ -1,16 +1,25 @@
 """What a MERGE statement means: Delta's analyzer resolves it, and this folder reads the result.
 
-- `parsed`: the statement before analysis, also as made from clauses or by Delta's own builder.
-- `analyzer`: parses text, and resolves a plan into a `ResolvedMerge`.
-- `resolved`: the statement after analysis: its condition, its clauses, and what they read.
+- `analyzer`: parses text, takes clauses or Delta's own builder, and resolves each into a
+  `ResolvedMerge`.
+- `resolved`: the statement after analysis: its condition, its clauses, what they read, and the
+  source columns from which each value of the merge comes.
 - `conditions`: equalities of keys, pruning predicates, and what WHEN MATCHED clauses read.
-- `lineage`: the source columns from which each value of the merge comes.
 - `builtin`: Delta's own MERGE, for callers that allow it as a fallback, and what it gets wrong.
 """
 
 from __future__ import annotations
 
-from deltaweave.delta.statement.analyzer import is_merge, parse_statement, resolve
+from deltaweave.delta.statement.analyzer import (
+    MergeParts,
+    ParsedMerge,
+    is_merge,
+    merge_plan,
+    name_parts,
+    parse_builder,
+    parse_statement,
+    resolve,
+)
 from deltaweave.delta.statement.builtin import builtin_defects, run_builtin_merge
 from deltaweave.delta.statement.conditions import (
     Assignment,
@@ -25,20 +34,14 @@ from deltaweave.delta.statement.conditions import (
     skipping_predicates,
     target_reads,
 )
-from deltaweave.delta.statement.lineage import Origin, origins
-from deltaweave.delta.statement.parsed import (
-    MergeParts,
-    ParsedMerge,
-    merge_plan,
-    name_parts,
-    parse_builder,
-)
 from deltaweave.delta.statement.resolved import (
     OF_LIMITED_LENGTH,
+    Origin,
     ResolvedClause,
     ResolvedMerge,
     asks_for_current,
     may_lose_days,
+    origins,
     spark_schema,
 )
 

@@ -29,8 +29,7 @@ from deltaweave.delta.jvm import (
     translated,
 )
 from deltaweave.delta.log import TableMetadata, latest
-from deltaweave.delta.statement.analyzer import analyzed
-from deltaweave.delta.statement.parsed import ParsedMerge
+from deltaweave.delta.statement.analyzer import ParsedMerge, analyzed
 from deltaweave.delta.statement.resolved import may_lose_days, names_lost_days
 from deltaweave.errors import BuiltinDefect, DeltaweaveError
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import Column
 from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
@@ -194,10 +194,16 @@ def keeps_columns(merge: ResolvedMerge, clause: ResolvedClause, names: Sequence[
     return all(keeps(name) for name in names)
 
 
-def _ordered_column(
-    merge: ResolvedMerge, expression: Expression
-) -> tuple[tuple[str, ...], DataType, DataType] | None:
-    """Return path, type and compared type of a target column that statistics bound, or None."""
+class _BoundedColumn(NamedTuple):
+    """A target column that statistics bound, and the type by which it is compared."""
+
+    path: tuple[str, ...]
+    data_type: DataType
+    compared_as: DataType
+
+
+def _ordered_column(merge: ResolvedMerge, expression: Expression) -> _BoundedColumn | None:
+    """Return the target column of an expression in its order, if statistics bound it."""
     compared_as = spark_type(expression.dataType())
     kind = _class_name(expression)
     if kind == "Cast":
@@ -212,34 +218,38 @@ def _ordered_column(
     path, data_type = _field(merge, expression, kind)
     if data_type is None or not are_bounded(data_type):
         return None
-    return path, data_type, compared_as
+    return _BoundedColumn(path, data_type, compared_as)
 
 
 def _class_name(expression: Expression) -> str:
     return str(expression.getClass().getSimpleName())
 
 
-def _field(
-    merge: ResolvedMerge, expression: Expression, kind: str
-) -> tuple[tuple[str, ...], DataType | None]:
-    """Return the path and type of a target column or nested field; None for other expressions."""
+class _Field(NamedTuple):
+    """The path and type of a target column or nested field; None for other expressions."""
+
+    path: tuple[str, ...] = ()
+    data_type: DataType | None = None
+
+
+def _field(merge: ResolvedMerge, expression: Expression, kind: str) -> _Field:
     if kind == "GetStructField":
         child = expression.child()
         path, struct = _field(merge, child, _class_name(child))
         if not isinstance(struct, StructType):
-            return (), None
+            return _Field()
         field = struct.fields[expression.ordinal()]
-        return (*path, field.name), field.dataType
+        return _Field((*path, field.name), field.dataType)
     if kind != "AttributeReference":
-        return (), None
+        return _Field()
     # By id, because the statement may spell the name in another case than the table.
     index = Jvm.of(merge.spark).attribute_index(merge.target_plan.output(), expression)
     if index < 0:
-        return (), None
+        return _Field()
     field = merge.target_schema.fields[index]
     if is_padded(field):
-        return (), None
-    return (field.name,), field.dataType
+        return _Field()
+    return _Field((field.name,), field.dataType)
 
 
 def _is_of_source(merge: ResolvedMerge, expression: Expression) -> bool:

@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
 from deltaweave.engine.merge_run import MergeRun
-from deltaweave.engine.phases import Phases
 from deltaweave.engine.prune import Candidates
+from deltaweave.engine.report import Phases
 from deltaweave.engine.staged import Staged
 from deltaweave.engine.strategies import Strategy
 from deltaweave.engine.tasks import NotRewritableError

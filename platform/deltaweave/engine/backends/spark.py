@@ -23,12 +23,11 @@ from deltaweave.delta.jvm import (
     value_where,
 )
 from deltaweave.delta.log import has_plain_spelling
-from deltaweave.delta.scan import target_plan
+from deltaweave.delta.scan import RowColumns, target_plan
 from deltaweave.engine import limits
 from deltaweave.engine.backends.base import Backend, scan_phase
 from deltaweave.engine.backends.local import pairs_by_keys
-from deltaweave.engine.clauses import clause_taken
-from deltaweave.engine.columns import (
+from deltaweave.engine.clauses import (
     CLAUSE,
     FILE,
     INSERTABLE,
@@ -36,6 +35,7 @@ from deltaweave.engine.columns import (
     SOURCE_ROW,
     SOURCE_ROW_PRESENT,
     TARGET_ROW_ID,
+    clause_taken,
 )
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.pairs import (
@@ -163,14 +163,12 @@ def _join_candidates(
 ) -> DataFrame:
     """Join the candidates' rows with the source rows that match them."""
     merge = run.statement
-    target = target_plan(
-        run.transaction,
-        candidates.files,
-        merge.scan_columns(),
-        file_column=FILE,
-        row_column=None if with_row_index else TARGET_ROW_ID,
-        row_index_column=TARGET_ROW_ID if with_row_index else None,
+    added = RowColumns(
+        file=FILE,
+        row=None if with_row_index else TARGET_ROW_ID,
+        row_index=TARGET_ROW_ID if with_row_index else None,
     )
+    target = target_plan(run.transaction, candidates.files, merge.scan_columns(), added=added)
     by_source = bool(merge.of_kind("not_matched_by_source"))
     join_type = "left" if by_source else "inner"
     may_match = within(candidates.keys)

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
 
-from deltaweave._retries import attempts_at_a_merge, wait_after_losses
 from deltaweave._validation import YES, Verdict, no
 from deltaweave.delta.commit import (
     AfterCommit,
@@ -34,12 +33,11 @@ from deltaweave.delta.jvm import (
 from deltaweave.delta.log import latest
 from deltaweave.delta.scan import clauses_dependence, source_dependence
 from deltaweave.delta.statement import ResolvedMerge
-from deltaweave.engine.attempts import was_cancelled
+from deltaweave.engine.attempts import attempts_at_a_merge, wait_after_losses, was_cancelled
 from deltaweave.engine.commit.rebase import rebase
 from deltaweave.engine.merge_run import MergeSettings, Preconditions
-from deltaweave.engine.phases import notify
 from deltaweave.engine.prune import index_new_files, stored_index
-from deltaweave.engine.report import MergeMetrics, MergeResult, StrategyName, TouchedFiles
+from deltaweave.engine.report import MergeMetrics, MergeResult, StrategyName, TouchedFiles, notify
 from deltaweave.engine.source import PreparedSource, prepared_source
 from deltaweave.engine.staged import Staged, merge_metrics, num_unaffected
 from deltaweave.errors import CommitConflictError, SourceLostError, TableReplacedError

@@ -53,7 +53,7 @@ from deltaweave.delta.scan import (
 from deltaweave.engine import limits
 from deltaweave.engine.attempts import reason_of, was_cancelled
 from deltaweave.engine.backends import find_touched_files
-from deltaweave.engine.columns import CLAUSE, FILE, SOURCE_ROW
+from deltaweave.engine.clauses import CLAUSE, FILE, SOURCE_ROW
 from deltaweave.engine.merge_run import MergeRun, Preconditions
 from deltaweave.engine.pairs import TouchedFilesScan
 from deltaweave.engine.prune import Candidates, files_by_conditions, may_hold_match

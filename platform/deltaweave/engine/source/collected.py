@@ -43,8 +43,7 @@ from deltaweave.delta.scan import SourceFiles, estimated_bytes, limit_of_partiti
 from deltaweave.delta.statement import Equality, ResolvedMerge, TargetReads
 from deltaweave.engine import limits
 from deltaweave.engine.attempts import attempted, reason_of, was_cancelled
-from deltaweave.engine.clauses import first_insert, first_match, with_broken
-from deltaweave.engine.columns import (
+from deltaweave.engine.clauses import (
     BREAKS_CONSTRAINT,
     CLAUSE,
     CLAUSE_VALUES,
@@ -52,6 +51,9 @@ from deltaweave.engine.columns import (
     KEY,
     NO_CLAUSE,
     READ,
+    first_insert,
+    first_match,
+    with_broken,
 )
 from deltaweave.engine.file_format import storage_of
 from deltaweave.engine.source.keys import SourceKeys, collected_keys

@@ -44,7 +44,7 @@ from deltaweave.delta.log import FileList, python_values, sorted_values
 from deltaweave.delta.statement import Equality, ResolvedMerge, equalities
 from deltaweave.engine import limits
 from deltaweave.engine.attempts import attempted
-from deltaweave.engine.columns import INSERTABLE, KEY, SOURCE_ROW_ID, SOURCE_WIDTH
+from deltaweave.engine.clauses import INSERTABLE, KEY, SOURCE_ROW_ID, SOURCE_WIDTH
 from deltaweave.engine.source.prepared import PreparedSource, collected_within
 from deltaweave.engine.tasks import TooBigError
 from deltaweave.errors import SourceError

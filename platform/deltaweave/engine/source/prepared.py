@@ -58,8 +58,7 @@ from deltaweave.delta.scan import (
 from deltaweave.delta.statement import ResolvedMerge, may_lose_days
 from deltaweave.engine import limits
 from deltaweave.engine.attempts import reason_of, was_cancelled
-from deltaweave.engine.clauses import insertable
-from deltaweave.engine.columns import SOURCE_ROW_ID, SOURCE_ROW_PRESENT, WIDTH
+from deltaweave.engine.clauses import SOURCE_ROW_ID, SOURCE_ROW_PRESENT, WIDTH, insertable
 from deltaweave.engine.tasks import TooBigError
 from deltaweave.errors import SourceError
 from deltaweave.identifiers import back_quoted, is_replaced
@@ -404,19 +403,21 @@ def _collect_measured(
 def width_of(schema: StructType) -> str:
     """Return SQL that counts the bytes of a row."""
     of_fields = [_width(back_quoted(field.name), field.dataType, 0) for field in schema.fields]
-    fixed = sum(number for _, number in of_fields)
-    return " + ".join([f"{fixed}L", *(text for text, _ in of_fields if text)])
+    fixed = sum(each.fixed for each in of_fields)
+    return " + ".join([f"{fixed}L", *(each.varying for each in of_fields if each.varying)])
 
 
 def _least_width(schema: StructType) -> int:
     """Return the bytes that every row has at least."""
-    return sum(_width("", field.dataType, 0)[1] for field in schema.fields)
+    return sum(_width("", field.dataType, 0).fixed for field in schema.fields)
 
 
 def fixed_width(schema: StructType) -> int | None:
     """Return the bytes that every row has, or None if rows differ."""
     of_fields = [_width(back_quoted(field.name), field.dataType, 0) for field in schema.fields]
-    return None if any(text for text, _ in of_fields) else sum(number for _, number in of_fields)
+    return (
+        None if any(each.varying for each in of_fields) else sum(each.fixed for each in of_fields)
+    )
 
 
 def can_be_measured(kind: DataType) -> bool:
@@ -439,24 +440,32 @@ def _is_variant(kind: DataType) -> bool:
     return kind.typeName() == "variant"  # which Spark 3.5 does not have
 
 
-def _width(value: str, kind: DataType, depth: int) -> tuple[str, int]:
-    """Return SQL for the bytes of a value that vary, or nothing, and the number of the others."""
+class _Width(NamedTuple):
+    """SQL for the bytes of a value that vary, or nothing, and the number of the others."""
+
+    varying: str
+    fixed: int
+
+
+def _width(value: str, kind: DataType, depth: int) -> _Width:
     if isinstance(kind, (StringType, BinaryType)):
-        return f"coalesce(octet_length({value}), 0)", _BYTES_OF_NUMBER
+        return _Width(f"coalesce(octet_length({value}), 0)", _BYTES_OF_NUMBER)
     if isinstance(kind, StructType):
         fields = [_width(f"{value}.{back_quoted(f.name)}", f.dataType, depth) for f in kind.fields]
-        return " + ".join(text for text, _ in fields if text), sum(number for _, number in fields)
+        varying = " + ".join(each.varying for each in fields if each.varying)
+        return _Width(varying, sum(each.fixed for each in fields))
     if isinstance(kind, ArrayType):
-        return _width_of_items(value, kind.elementType, depth), _BYTES_OF_NUMBER
+        return _Width(_width_of_items(value, kind.elementType, depth), _BYTES_OF_NUMBER)
     if isinstance(kind, MapType):
         keys = _width_of_items(f"map_keys({value})", kind.keyType, depth)
         values = _width_of_items(f"map_values({value})", kind.valueType, depth)
-        return f"{keys} + {values}", _BYTES_OF_NUMBER
+        return _Width(f"{keys} + {values}", _BYTES_OF_NUMBER)
     if _is_variant(kind):
-        return f"coalesce(octet_length(CAST({value} AS STRING)), 0)", _BYTES_OF_OTHERS
+        text = f"coalesce(octet_length(CAST({value} AS STRING)), 0)"
+        return _Width(text, _BYTES_OF_OTHERS)
     if not isinstance(kind, _OF_FIXED_WIDTH):
-        return "NULL", 0  # see `can_be_measured`
-    return "", _BYTES_OF_OTHERS if isinstance(kind, DecimalType) else _BYTES_OF_NUMBER
+        return _Width("NULL", 0)  # see `can_be_measured`
+    return _Width("", _BYTES_OF_OTHERS if isinstance(kind, DecimalType) else _BYTES_OF_NUMBER)
 
 
 def _width_of_items(items: str, kind: DataType, depth: int) -> str:

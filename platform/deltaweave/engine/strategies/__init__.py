@@ -6,7 +6,7 @@ no file inserts at most, and files in which most rows change are left to Spark.
 
 - `base`: what every strategy answers and does.
 - `insert_only`, `deletion_vectors`, `copy_in_place`, `copy_on_write`: the strategies.
-- `rows`, `source_rows`: the rows that strategies write, as Spark queries.
+- `rows`: the rows that strategies write, as Spark queries.
 """
 
 from __future__ import annotations

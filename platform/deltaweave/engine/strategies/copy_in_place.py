@@ -35,7 +35,7 @@ from deltaweave.delta.files import (
 )
 from deltaweave.delta.jvm import alongside, cast_to, collected, sql_expression, translated
 from deltaweave.delta.log import FileList, decoded_location, file_versions
-from deltaweave.delta.scan import target_plan
+from deltaweave.delta.scan import RowColumns, target_plan
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine import limits
 from deltaweave.engine.attempts import (
@@ -46,13 +46,6 @@ from deltaweave.engine.attempts import (
     warn_of_fallback,
 )
 from deltaweave.engine.clauses import (
-    asked_after_join,
-    clause_taken,
-    columns_before,
-    updated,
-    with_broken,
-)
-from deltaweave.engine.columns import (
     BREAKS_CONSTRAINT,
     CLAUSE,
     CLAUSE_VALUES,
@@ -62,6 +55,11 @@ from deltaweave.engine.columns import (
     NUMBER,
     SOURCE_ROW,
     TARGET_ROW_ID,
+    asked_after_join,
+    clause_taken,
+    columns_before,
+    updated,
+    with_broken,
 )
 from deltaweave.engine.file_format import table_format
 from deltaweave.engine.merge_run import MergeRun
@@ -78,8 +76,8 @@ from deltaweave.engine.strategies.rows import (
     remaining_rows,
     together,
     updated_and_inserted,
+    updates_from_source,
 )
-from deltaweave.engine.strategies.source_rows import updates_from_source
 from deltaweave.engine.tasks import (
     REWRITTEN_SCHEMA,
     NotRewritableError,
@@ -409,9 +407,8 @@ def _changes(run: MergeRun, scan: TouchedFilesScan, files: FileList) -> DataFram
             rows = run.source.for_join().join(rows, identity == F.col(SOURCE_ROW), "right")
         after = _new_row(merge, scan, updates, kept)
     else:
-        target = target_plan(
-            run.transaction, files, file_column=FILE, row_index_column=TARGET_ROW_ID
-        )
+        added = RowColumns(file=FILE, row_index=TARGET_ROW_ID)
+        target = target_plan(run.transaction, files, added=added)
         outer = merge.of_kind("not_matched_by_source")
         rows = target.join(run.source.for_join(), merge.condition, "left" if outer else "inner")
         clause = asked_after_join(merge, clause_taken(merge))

@@ -22,15 +22,19 @@ from deltaweave.delta.files import (
 )
 from deltaweave.delta.jvm import alongside
 from deltaweave.delta.log import FileList
-from deltaweave.engine.columns import FILE, TARGET_ROW_ID
+from deltaweave.engine.clauses import FILE, TARGET_ROW_ID
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.pairs import TouchedFilesScan, plan_files
 from deltaweave.engine.prune import Candidates
 from deltaweave.engine.report import StrategyName
 from deltaweave.engine.staged import Staged
 from deltaweave.engine.strategies.base import LocalForm, Strategy, matches
-from deltaweave.engine.strategies.rows import remaining_rows, together, updated_and_inserted
-from deltaweave.engine.strategies.source_rows import updates_from_source
+from deltaweave.engine.strategies.rows import (
+    remaining_rows,
+    together,
+    updated_and_inserted,
+    updates_from_source,
+)
 
 
 class DeletionVectors(Strategy):

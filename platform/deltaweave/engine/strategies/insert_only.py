@@ -8,12 +8,11 @@ from contextlib import AbstractContextManager
 from deltaweave._validation import YES, Verdict, no
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.pairs import TouchedFilesScan
-from deltaweave.engine.phases import Phases
 from deltaweave.engine.prune import Candidates
-from deltaweave.engine.report import StrategyName
+from deltaweave.engine.report import Phases, StrategyName
 from deltaweave.engine.staged import Staged
 from deltaweave.engine.strategies.base import LocalForm, Strategy
-from deltaweave.engine.strategies.source_rows import inserts_only, may_insert, rows_after_scan
+from deltaweave.engine.strategies.rows import inserts_only, may_insert, rows_after_scan
 
 _STATUS = "MERGE operation - writing new files for only inserts"
 

@@ -10,29 +10,30 @@ import sys
 
 from pyspark.cloudpickle import register_pickle_by_value
 
-from deltaweave.engine.tasks.batches import read_batches
-from deltaweave.engine.tasks.bloom_filters import (
+from deltaweave.engine.tasks.batches import all_rows, read_batches, rows_at
+from deltaweave.engine.tasks.file_tasks import (
+    BOUNDED_SCHEMA,
     FILTERS_SCHEMA,
     HOLDERS_SCHEMA,
+    OWN_NAME,
+    REWRITTEN_SCHEMA,
+    bounded_files,
     filters_of,
     holders_of,
-)
-from deltaweave.engine.tasks.file_tasks import REWRITTEN_SCHEMA, in_batches, in_whole, rewriter
-from deltaweave.engine.tasks.floating_bounds import (
-    BOUNDED_SCHEMA,
-    OWN_NAME,
-    bounded_files,
+    in_batches,
+    in_whole,
     is_bounded,
+    rewriter,
 )
 from deltaweave.engine.tasks.parquet_rewrite import (
     ChangeFile,
+    FeedRows,
     as_stored,
     change_file,
     images,
     rewrite_rows,
 )
 from deltaweave.engine.tasks.storage import Disk, ObjectStore, Storage, location_of
-from deltaweave.engine.tasks.stored_rows import all_rows, rows_at
 from deltaweave.engine.tasks.table_format import (
     NotRewritableError,
     TableFormat,
@@ -50,6 +51,7 @@ __all__ = [
     "REWRITTEN_SCHEMA",
     "ChangeFile",
     "Disk",
+    "FeedRows",
     "NotRewritableError",
     "ObjectStore",
     "Storage",

@@ -11,18 +11,19 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from deltaweave.engine.tasks.batches import RowGroups, has_dictionary
-from deltaweave.engine.tasks.file_statistics import FileStatistics
-from deltaweave.engine.tasks.reader_contract import leaves, with_dictionary
-from deltaweave.engine.tasks.storage import deleted_on_error
-from deltaweave.engine.tasks.stored_rows import (
+from deltaweave.engine.tasks.batches import (
     FirstRow,
+    RowGroups,
     batches_of_group,
+    has_dictionary,
     row_ids,
     row_ids_of_new,
 )
+from deltaweave.engine.tasks.file_statistics import FileStatistics
+from deltaweave.engine.tasks.reader_contract import leaves, with_dictionary
+from deltaweave.engine.tasks.storage import deleted_on_error
 from deltaweave.engine.tasks.table_format import (
     SPARK_VERSION,
     NotRewritableError,
@@ -241,6 +242,13 @@ def _may_be_plain(
     return not has_dictionary(chunk) or ("PLAIN" in chunk.encodings and not is_engines)
 
 
+class FeedRows(NamedTuple):
+    """Rows of a file of the table, and their `_change_type` in the feed."""
+
+    rows: pyarrow.Table
+    change_type: str
+
+
 class ChangeFile:
     """A file of the feed, begun with its first rows.
 
@@ -256,14 +264,11 @@ class ChangeFile:
         self._groups = RowGroups(self._write)
         self.written: tuple[str, int] | None = None
 
-    def add(self, parts: Sequence[tuple[pyarrow.Table, str]]) -> None:
-        """Add rows, each with what happened to it.
-
-        `parts` has rows of a file of the table, and their `_change_type`.
-        """
+    def add(self, parts: Sequence[FeedRows]) -> None:
+        """Add rows, each with what happened to it."""
         import pyarrow as pa
 
-        rows = pa.concat_tables([_typed(part, what) for part, what in parts])
+        rows = pa.concat_tables([_typed(each.rows, each.change_type) for each in parts])
         self._groups.add(rows)
 
     def complete(self) -> None:
@@ -307,9 +312,7 @@ def change_file(table: TableFormat) -> Iterator[ChangeFile | None]:
         raise
 
 
-def images(
-    before: pyarrow.Table, after: pyarrow.Table, deleted: Any
-) -> list[tuple[pyarrow.Table, str]]:
+def images(before: pyarrow.Table, after: pyarrow.Table, deleted: Any) -> list[FeedRows]:
     """Return the entries of the change feed for some rows, by what happened to them.
 
     `before` has the rows as they were, `after` those that are not deleted, as they are now.
@@ -318,9 +321,9 @@ def images(
     import pyarrow as pa
 
     return [
-        (before.filter(pa.array(~deleted)), "update_preimage"),
-        (after, "update_postimage"),
-        (before.filter(pa.array(deleted)), "delete"),
+        FeedRows(before.filter(pa.array(~deleted)), "update_preimage"),
+        FeedRows(after, "update_postimage"),
+        FeedRows(before.filter(pa.array(deleted)), "delete"),
     ]
 
 

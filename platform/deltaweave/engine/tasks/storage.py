@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 _LOCAL = "file:"
-_CLIENT = "client"
 _SMALL_FILE_BYTES = 16 << 20
 # Bytes of a column that are read from a disk at once.
 _BUFFER_BYTES = 1 << 20
@@ -120,7 +119,7 @@ class Disk:
             os.chmod(directory, inherited | self.mode | (self.mode & 0o444) >> 2)
 
 
-@dataclass(frozen=True)
+@dataclass
 class ObjectStore:
     """A store that speaks S3's protocol.
 
@@ -130,6 +129,9 @@ class ObjectStore:
     """
 
     settings: Mapping[str, Any] = field(repr=False)
+    _client: pyarrow.fs.S3FileSystem | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
 
     def opened(
         self,
@@ -186,15 +188,14 @@ class ObjectStore:
     def files(self) -> pyarrow.fs.S3FileSystem:
         """Arrow's client, which keeps its connections."""
         # No lock, as `cached_property` has, which could not be sent to tasks.
-        made: dict[str, Any] = self.__dict__
-        if _CLIENT not in made:
+        if self._client is None:
             try:
                 from pyarrow.fs import S3FileSystem
 
-                made[_CLIENT] = S3FileSystem(**self.settings)
+                self._client = S3FileSystem(**self.settings)
             except (ImportError, TypeError) as error:  # of an executor's older pyarrow
                 raise OSError(f"pyarrow has no client for the store: {error}") from error
-        return made[_CLIENT]
+        return self._client
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is sent to tasks: no client."""

@@ -20,8 +20,9 @@ from deltaweave.delta.commit import TableLock, commit_call
 from deltaweave.delta.commit.commit_call import committed
 from deltaweave.delta.commit.transaction import Transaction
 from deltaweave.delta.jvm import Jvm
-from deltaweave.engine.pairs.pairs import Pairs
-from deltaweave.engine.prune import key_index
+from deltaweave.delta.log import TableSnapshot
+from deltaweave.engine import prune
+from deltaweave.engine.pairs import Pairs
 from tests.builders import frame, write_table
 from tests.support.oracles import newest_version, rows_as_text
 from tests.support.settings import configured
@@ -96,7 +97,7 @@ def test_a_key_index_that_cannot_be_kept_up_is_a_warning(
     write_table(spark, str(path), [(1, 10)], "k INT, v INT")
     table = Table(spark, str(path))
     table.index_keys("k")
-    log = path / key_index.KEY_INDEX_DIRECTORY / "_delta_log"
+    log = path / prune.KEY_INDEX_DIRECTORY / "_delta_log"
     (log / f"{1:020}.json").write_text("no JSON")
     version = table.version()
     merge = table.merge(frame(spark, [(2, 20)], "k INT, v INT"), on="t.k = s.k")
@@ -108,7 +109,7 @@ def test_a_key_index_that_cannot_be_kept_up_is_a_warning(
 def commit_of(
     table: Table, then: Callable[[Any], None] = lambda _: None
 ) -> tuple[Any, Any, Callable[[], int]]:
-    """Delta's log and transaction of a table, and a commit without files, after which more runs."""
+    """A table's version, a transaction of it, and a commit without files, after which more runs."""
     jvm, log = Jvm.of(table.spark), table._log().log
     nothing = jvm.option(None)
     transaction = log.startTransaction(nothing, nothing)
@@ -119,7 +120,7 @@ def commit_of(
         then(transaction)
         return version
 
-    return log, transaction, commit
+    return TableSnapshot(table.spark, log, transaction.snapshot()), transaction, commit
 
 
 @pytest.fixture
@@ -133,7 +134,7 @@ def test_a_version_written_before_the_call_failed_is_found_in_the_log(
     table: Table,
 ) -> None:
     """As where storage wrote the file, and the answer to that got lost."""
-    log, transaction, _ = commit_of(table)
+    read, transaction, _ = commit_of(table)
     folder = Path(table.path_or_name, "_delta_log")
 
     def write_and_fail() -> int:
@@ -143,23 +144,23 @@ def test_a_version_written_before_the_call_failed_is_found_in_the_log(
         (folder / f"{2:020}.json").write_text(own)
         raise OSError("no answer")
 
-    done = committed(table.spark, log, transaction, write_and_fail, table="t")
+    done = committed(transaction, write_and_fail, read, table="t")
     assert done.version == 2
     assert done.warnings == ("version 2 is committed; what Delta does then failed: no answer",)
 
 
 def test_a_commit_that_failed_before_it_wrote_a_version_is_a_failure(table: Table) -> None:
-    log, transaction, _ = commit_of(table)
+    read, transaction, _ = commit_of(table)
 
     def fail() -> int:
         raise OSError("no space")
 
     with pytest.raises(OSError, match="no space"):
-        committed(table.spark, log, transaction, fail, table="t")
+        committed(transaction, fail, read, table="t")
 
 
 def test_a_commit_that_the_log_may_lack_is_of_unknown_state(table: Table) -> None:
-    log, transaction, _ = commit_of(table)
+    read, transaction, _ = commit_of(table)
     unreadable = Path(table.path_or_name, "_delta_log", f"{1:020}.json")
 
     def fail() -> int:
@@ -167,7 +168,7 @@ def test_a_commit_that_the_log_may_lack_is_of_unknown_state(table: Table) -> Non
         raise OSError("no answer")
 
     with pytest.raises(errors.CommitStateUnknownError) as raised:
-        committed(table.spark, log, transaction, fail, table="t", operation="append")
+        committed(transaction, fail, read, table="t", operation="append")
     error = raised.value
     assert isinstance(error, errors.Terminal)
     assert error.transaction_id == transaction.txnId()
@@ -181,7 +182,7 @@ def test_a_commit_that_the_log_may_lack_is_of_unknown_state(table: Table) -> Non
 def test_an_interrupt_waits_for_the_commit_and_the_log_shows_its_outcome(
     table: Table, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log, transaction, commit = commit_of(table)
+    read, transaction, commit = commit_of(table)
 
     def interrupted() -> int:
         os.kill(os.getpid(), signal.SIGINT)  # Ctrl-C, in the thread that waits
@@ -189,7 +190,7 @@ def test_an_interrupt_waits_for_the_commit_and_the_log_shows_its_outcome(
         return commit()
 
     with caplog.at_level(logging.WARNING, "deltaweave"), pytest.raises(KeyboardInterrupt):
-        committed(table.spark, log, transaction, interrupted, table="t")
+        committed(transaction, interrupted, read, table="t")
     assert newest_version(table.path_or_name) == 1
     assert "t: interrupted in its commit: version 1 is committed" in caplog.text
     assert table.spark.range(3).count() == 3  # the session still works
@@ -207,7 +208,7 @@ def held(table: Table, request: pytest.FixtureRequest) -> TableLock:
 def test_an_interrupt_before_the_commit_ends_it_and_releases_the_lock(
     table: Table, held: TableLock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, transaction, commit = commit_of(table)
+    read, transaction, commit = commit_of(table)
     threads = []
 
     def interrupted(*arguments: Any) -> Any:
@@ -217,18 +218,18 @@ def test_an_interrupt_before_the_commit_ends_it_and_releases_the_lock(
     started = commit_call.started
     monkeypatch.setattr(commit_call, "started", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        committed(table.spark, log, transaction, commit, table="t", held=held)
+        committed(transaction, commit, read, table="t", held=held)
     monkeypatch.setattr(commit_call, "started", started)
     assert threads[0].result(timeout=60) is None
     assert newest_version(table.path_or_name) == 0
-    assert committed(table.spark, log, transaction, commit, table="t").version == 1
+    assert committed(transaction, commit, read, table="t").version == 1
 
 
 def test_a_thread_that_fails_before_the_commit_is_an_error(
     table: Table, held: TableLock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The failed thread releases the lock."""
-    log, transaction, commit = commit_of(table)
+    read, transaction, commit = commit_of(table)
 
     def no_socket(thread: Any) -> None:
         raise OSError("Too many open files")  # as PySpark, which opens one for each thread
@@ -236,16 +237,16 @@ def test_a_thread_that_fails_before_the_commit_is_an_error(
     with monkeypatch.context() as patch:
         patch.setattr(InheritableThread, "run", no_socket)
         with pytest.raises(OSError, match="Too many open files"):
-            committed(table.spark, log, transaction, commit, table="t", held=held)
+            committed(transaction, commit, read, table="t", held=held)
     assert newest_version(table.path_or_name) == 0
-    assert committed(table.spark, log, transaction, commit, table="t").version == 1
+    assert committed(transaction, commit, read, table="t").version == 1
 
 
 def test_a_conflict_is_no_unknown_state(table: Table) -> None:
-    log, transaction, commit = commit_of(table)
+    read, transaction, commit = commit_of(table)
     table.spark.sql(f"ALTER TABLE delta.`{table.path_or_name}` ADD COLUMNS (w INT)")
     with pytest.raises(errors.CommitConflictError) as raised:
-        committed(table.spark, log, transaction, commit, table="t")
+        committed(transaction, commit, read, table="t")
     assert errors.NOTHING_COMMITTED in str(raised.value)
 
 

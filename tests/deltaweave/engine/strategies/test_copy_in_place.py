@@ -25,7 +25,7 @@ from deltaweave._session import installed_pair, line
 from deltaweave.engine import limits
 from deltaweave.engine.merge_run import REWRITE_IN_PLACE
 from deltaweave.engine.tasks import Disk, TableFormat, file_tasks
-from deltaweave.engine.tasks.stored_rows import batches_of_group
+from deltaweave.engine.tasks.batches import batches_of_group
 from tests.builders import frame, write_table
 from tests.support.footers import SPARK_VERSION, rewritten_footer
 from tests.support.oracles import (

@@ -24,7 +24,7 @@ from deltaweave.engine.tasks import (
     rewrite_rows,
     rows_at,
 )
-from deltaweave.engine.tasks.stored_rows import batches_of_group
+from deltaweave.engine.tasks.batches import batches_of_group
 from tests.support.footers import without_dictionary_offset
 from tests.support.memory import held
 

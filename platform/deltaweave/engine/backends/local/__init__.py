@@ -1,12 +1,11 @@
 """Merge on the driver with pyarrow, where Arrow certainly gives what Spark gives.
 
-- `eligibility`: which merges qualify. `explain` asks it, too.
+- `eligibility`: which merges qualify, which `explain` asks, too; how many bytes and threads.
 - `merge`: the backend.
 - `keys`, `matches`, `pairs`: the source's keys, the rows that have them, and both as pairs.
 - `values`: what clauses make of source rows and of pairs.
 - `files`: new files, deletion vectors, the change data feed.
 - `partitions`: partition values of files and of new rows.
-- `budget`: how many bytes, rows and threads.
 """
 
 from __future__ import annotations

@@ -1,14 +1,20 @@
-"""The merges that the local backend may do, for the write phase and for `explain`.
+"""The merges that the local backend may do, and its bounds of bytes, rows and threads.
 
 Only merges qualify for which Arrow certainly gives what Spark gives. What the choice depends on is
 known before the source is evaluated. The size of the candidate files is known only after that.
+`explain` asks for the choice, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from pyspark.sql import Column
 from pyspark.sql.types import StructField
@@ -35,12 +41,65 @@ from deltaweave.delta.statement import ResolvedMerge, TargetReads, equalities_al
 from deltaweave.engine import limits
 from deltaweave.engine.attempts import SPARK_DOES_THE_MERGE, attempted
 from deltaweave.engine.backends.base import DeclinedError
-from deltaweave.engine.backends.local.budget import most_local
 from deltaweave.engine.backends.local.keys import Compared, allowed, compared
 from deltaweave.engine.backends.local.partitions import is_plain
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.strategies import Choice, CopyInPlace, LocalForm, Strategy
+from deltaweave.engine.tasks import NotRewritableError
+
+_LOCAL = re.compile(r"local(?:\[(?P<cores>\d+|\*)(?:,\s*\d+)?\])?")
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+def is_local(master: str) -> bool:
+    """Return whether Spark's tasks are threads of the driver's JVM, by its master URL."""
+    return _LOCAL.fullmatch(master) is not None
+
+
+def most_local(limit: int, master: str) -> int:
+    """Scale a limit of rows or bytes of target files by Spark's master URL.
+
+    Executors in processes of their own, mostly on other machines, bring cores and disks, so that
+    the driver leaves them more than those of a local master. The same holds for a
+    local master with more cores than the driver has threads.
+    """
+    local = _LOCAL.fullmatch(master)
+    if local is None:
+        return limit
+    cores = local["cores"] or "1"
+    number = (os.cpu_count() or 1) if cores == "*" else int(cores)
+    threads = limits.MAX_LOCAL_THREADS
+    return limit * max(1, limits.LOCAL_MASTER_FACTOR * threads // max(number, threads))
+
+
+class ByteBudget:
+    """The budget of bytes that several threads share.
+
+    Args:
+        what: What the bytes are of, for messages.
+    """
+
+    def __init__(self, most: int, what: str) -> None:
+        self._most, self._what = most, what
+        self._lock, self._number = threading.Lock(), 0
+
+    def add(self, number: int) -> None:
+        """Count bytes; raises NotRewritableError if there are too many."""
+        with self._lock:
+            self._number += number
+            if self._number > self._most:
+                raise NotRewritableError(f"{self._what} have more than {self._most:,} bytes")
+
+
+def in_threads(function: Callable[[_Item], _Result], items: Sequence[_Item]) -> Iterator[_Result]:
+    """Map a function over large items in order, a few at a time."""
+    at_once = limits.MAX_LOCAL_THREADS
+    with ThreadPoolExecutor(max_workers=at_once) as threads:
+        for start in range(0, len(items), at_once):
+            yield from threads.map(function, items[start : start + at_once])
 
 
 @dataclass(frozen=True)

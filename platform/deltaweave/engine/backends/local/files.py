@@ -16,7 +16,7 @@ from deltaweave.delta.commit import ChangeFileOf, Transaction, WrittenFiles, wri
 from deltaweave.delta.files import FurtherFile, MarkedRows, NewFile, additions, mark_on_driver
 from deltaweave.delta.log import FileList
 from deltaweave.engine import limits
-from deltaweave.engine.backends.local.budget import in_threads
+from deltaweave.engine.backends.local.eligibility import in_threads
 from deltaweave.engine.backends.local.matches import name_of, own_locations
 from deltaweave.engine.backends.local.pairs import LocalPairs, by_file
 from deltaweave.engine.backends.local.partitions import (
@@ -27,7 +27,7 @@ from deltaweave.engine.backends.local.partitions import (
     with_partition,
 )
 from deltaweave.engine.backends.local.values import NewValues
-from deltaweave.engine.columns import (
+from deltaweave.engine.clauses import (
     CLAUSE,
     ELSEWHERE,
     FILE,
@@ -39,6 +39,7 @@ from deltaweave.engine.columns import (
 from deltaweave.engine.pairs import FilePlan, TouchedFilesScan
 from deltaweave.engine.tasks import (
     ChangeFile,
+    FeedRows,
     TableFormat,
     change_file,
     images,
@@ -267,16 +268,18 @@ class _Feed:
         self._table, self._partitioned_by, self._stack = table, partitioned_by, stack
         self._files: dict[str, tuple[Part, ChangeFile]] = {}
 
-    def add(self, entries: Sequence[tuple[pyarrow.Table, str]]) -> None:
-        """Add whole rows of the table, and their `_change_type`."""
-        of_parts: dict[str, list[tuple[pyarrow.Table, str]]] = {}
-        for rows, what in entries:
-            for part in parts_of(rows, self._partitioned_by, self._table.schema):
+    def add(self, entries: Sequence[FeedRows]) -> None:
+        """Add whole rows of the table."""
+        of_parts: dict[str, list[FeedRows]] = {}
+        for each in entries:
+            for part in parts_of(each.rows, self._partitioned_by, self._table.schema):
                 if part.directory not in self._files:
                     file = self._stack.enter_context(change_file(self._table))
                     assert file is not None, "record_changes"
                     self._files[part.directory] = part, file
-                of_parts.setdefault(part.directory, []).append((part.rows, what))
+                of_parts.setdefault(part.directory, []).append(
+                    FeedRows(part.rows, each.change_type)
+                )
         for directory, added in of_parts.items():
             self._files[directory][1].add(added)
 
@@ -297,10 +300,10 @@ def record_changes(found: LocalScan, changes: pyarrow.Table) -> list[ChangeFileO
         return []
     with ExitStack() as stack:
         feed = _Feed(table, found.partitioned_by, stack)
-        feed.add([(found.inserted_rows, "insert")])
+        feed.add([FeedRows(found.inserted_rows, "insert")])
         of_files = by_file(changes)
 
-        def of_file(location: str) -> list[tuple[pyarrow.Table, str]]:
+        def of_file(location: str) -> list[FeedRows]:
             name = name_of(location)
             partition = found.pairs.partitions[name]
             return _images(table, found.updates, of_files[name], location, partition)
@@ -316,7 +319,7 @@ def _images(
     changes: pyarrow.Table,
     location: str,
     partition: PartitionValues,
-) -> list[tuple[pyarrow.Table, str]]:
+) -> list[FeedRows]:
     """Return the change feed's entries for the changed rows of one file."""
     import numpy as np
 

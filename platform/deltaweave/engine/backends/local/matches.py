@@ -16,7 +16,7 @@ from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import are_own, marked_rows, may_mark_on_driver
 from deltaweave.delta.log import FileList
 from deltaweave.engine import limits
-from deltaweave.engine.backends.local.budget import ByteBudget, most_local
+from deltaweave.engine.backends.local.eligibility import ByteBudget, most_local
 from deltaweave.engine.backends.local.keys import (
     SOURCE_NUMBER,
     Compared,

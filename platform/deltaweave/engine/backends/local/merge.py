@@ -19,10 +19,10 @@ from deltaweave.delta.log import FileList
 from deltaweave.engine import limits
 from deltaweave.engine.attempts import SPARK_DOES_THE_MERGE, attempted
 from deltaweave.engine.backends.base import Backend, DeclinedError, scan_phase
-from deltaweave.engine.backends.local.budget import in_threads
 from deltaweave.engine.backends.local.eligibility import (
     Eligible,
     file_eligibility,
+    in_threads,
     local_eligibility,
 )
 from deltaweave.engine.backends.local.files import LocalScan, write_files
@@ -30,7 +30,7 @@ from deltaweave.engine.backends.local.matches import KeySearch, own_locations
 from deltaweave.engine.backends.local.pairs import LocalPairs, local_pairs
 from deltaweave.engine.backends.local.partitions import PartitionColumns, check_partitions
 from deltaweave.engine.backends.local.values import NewValues, values_of_pairs, values_of_source
-from deltaweave.engine.columns import CLAUSE, FILE, NEW_ROW, NO_CLAUSE, SOURCE_ROW
+from deltaweave.engine.clauses import CLAUSE, FILE, NEW_ROW, NO_CLAUSE, SOURCE_ROW
 from deltaweave.engine.file_format import table_format
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.pairs import (

@@ -30,11 +30,11 @@ from deltaweave.delta.statement import equalities_alone
 from deltaweave.engine import limits
 from deltaweave.engine.attempts import attempted
 from deltaweave.engine.backends.base import DeclinedError
-from deltaweave.engine.backends.local.budget import is_local
+from deltaweave.engine.backends.local.eligibility import is_local
 from deltaweave.engine.backends.local.keys import Compared, allowed, compared
 from deltaweave.engine.backends.local.matches import KeySearch, Matches, name_of, own_locations
 from deltaweave.engine.backends.local.partitions import PartitionColumns, PartitionValues
-from deltaweave.engine.columns import (
+from deltaweave.engine.clauses import (
     CLAUSE,
     FILE,
     INSERTABLE,

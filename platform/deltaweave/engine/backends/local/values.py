@@ -19,12 +19,10 @@ from deltaweave.delta.files import PassableColumn
 from deltaweave.delta.scan import with_attribute_ids
 from deltaweave.delta.statement import ResolvedMerge, TargetReads
 from deltaweave.engine import limits
-from deltaweave.engine.backends.local.budget import ByteBudget, in_threads
-from deltaweave.engine.backends.local.eligibility import Eligible
+from deltaweave.engine.backends.local.eligibility import ByteBudget, Eligible, in_threads
 from deltaweave.engine.backends.local.pairs import LocalPairs, by_file
 from deltaweave.engine.backends.local.partitions import PartitionValues, with_partition
-from deltaweave.engine.clauses import first_match
-from deltaweave.engine.columns import (
+from deltaweave.engine.clauses import (
     BREAKS_CONSTRAINT,
     CLAUSE,
     CLAUSE_VALUES,
@@ -32,6 +30,7 @@ from deltaweave.engine.columns import (
     READ,
     SOURCE_ROW,
     TARGET_ROW_ID,
+    first_match,
 )
 from deltaweave.engine.source import (
     CollectedSource,

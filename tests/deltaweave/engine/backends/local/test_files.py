@@ -14,7 +14,7 @@ import pytest
 
 from deltaweave.engine.backends.local import files as local_files
 from deltaweave.engine.backends.local.values import NewValues
-from deltaweave.engine.columns import CLAUSE, ELSEWHERE, NEW_ROW, TARGET_ROW_ID
+from deltaweave.engine.clauses import CLAUSE, ELSEWHERE, NEW_ROW, TARGET_ROW_ID
 from deltaweave.engine.tasks import Disk, TableFormat, batches
 from tests.support.memory import held
 

@@ -15,7 +15,7 @@ from deltaweave import Table
 from deltaweave.delta.files import deletion_vectors
 from deltaweave.delta.log import actions
 from deltaweave.engine import limits
-from deltaweave.engine.backends.local.budget import most_local
+from deltaweave.engine.backends.local.eligibility import most_local
 from tests.builders import Rows, frame, write_table
 from tests.support.on_driver import rows_of
 

@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 import deltaweave
 from deltaweave.engine import limits
 from deltaweave.engine.backends import spark as spark_backend
-from deltaweave.engine.columns import CLAUSE, FILE, SOURCE_ROW, TARGET_ROW_ID
-from deltaweave.engine.pairs.pairs import Pairs, brought_to_driver
+from deltaweave.engine.clauses import CLAUSE, FILE, SOURCE_ROW, TARGET_ROW_ID
+from deltaweave.engine.pairs import Pairs, brought_to_driver
 from tests.builders import frame, write_table
 from tests.support.big_source import keep_pairs_on_executors
 from tests.support.spark_jobs import jobs_of

@@ -24,8 +24,8 @@ import deltaweave
 from deltaweave import MergeResult, Table
 from deltaweave.delta.commit import TableLock
 from deltaweave.engine import limits
-from deltaweave.engine.prune.key_index import KeyIndex
-from deltaweave.engine.tasks import bloom_filters
+from deltaweave.engine.prune import KeyIndex
+from deltaweave.engine.tasks import file_tasks
 from deltaweave.errors import StatementError
 from tests.builders import frame, write_table
 from tests.support.settings import configured
@@ -324,7 +324,7 @@ def test_no_key_that_a_file_holds_is_ever_denied(files: list[list[int | None]]) 
             "hash": pa.array([value for _, value in rows], pa.int64()),
         }
     )
-    built = list(bloom_filters.filters_of(iter(table.to_batches(max_chunksize=7))))
+    built = list(file_tasks.filters_of(iter(table.to_batches(max_chunksize=7))))
     assert {name for b in built for name in b.column("location").to_pylist()} == {
         name for name, _ in rows
     }
@@ -332,7 +332,7 @@ def test_no_key_that_a_file_holds_is_ever_denied(files: list[list[int | None]]) 
         for value in file:
             if value is None:
                 continue
-            ask = bloom_filters.holders_of(np.array([value], dtype=np.int64))
+            ask = file_tasks.holders_of(np.array([value], dtype=np.int64))
             named = (b.rename_columns(["path", "filter"]) for b in built)
             answers = [row for b in ask(named) for row in b.to_pylist()]
             assert any(row["may_hold"] for row in answers if row["path"] == f"file-{n}")
@@ -342,10 +342,10 @@ def test_other_keys_are_denied_but_for_a_few() -> None:
     random = np.random.default_rng(seed=3)
     held, others = random.integers(-(2**63), 2**63, (2, 20_000), dtype=np.int64)
     batch = pa.record_batch([pa.array(["file"] * len(held)), pa.array(held)], ["location", "hash"])
-    [built] = bloom_filters.filters_of(iter([batch]))
+    [built] = file_tasks.filters_of(iter([batch]))
     filter_ = built.column("filter")[0].as_buffer()
-    assert filter_.size == len(held) * bloom_filters.BITS_PER_KEY // 8
-    wrong = sum(bloom_filters._may_hold(filter_, others[n : n + 1]) for n in range(len(others)))
+    assert filter_.size == len(held) * file_tasks.BITS_PER_KEY // 8
+    wrong = sum(file_tasks._may_hold(filter_, others[n : n + 1]) for n in range(len(others)))
     assert wrong < 12  # 1.3 are expected: one in 15,000
 
 

@@ -180,7 +180,7 @@ def append(declaration: MergeOnReadDeclaration, output: Output, ids: RunIds) -> 
         _append_stream(context, declaration, table, at, output.rows, run)
     else:
         step = context.step_context
-        run_id = first_attempt(step.instance, step.dagster_run, context.asset_key)
+        run_id = first_attempt(step.instance, step.dagster_run)
         applied = ids.single or (f"deltaweave/run/{run_id}", 0)
         if table.append(output.rows, applied=applied) is None:
             context.log.info("Nothing is appended: there is no event, or the batch was before.")

@@ -60,6 +60,7 @@ from dagster_deltaweave.tables.named_asset import (
     AssetOrKey,
     MergeOnReadAssets,
     NamedAsset,
+    bound_resources,
     merge_on_read_tables,
 )
 from dagster_deltaweave.tables.options import (
@@ -107,6 +108,7 @@ __all__ = [
     "WriteDeclaration",
     "WriteMode",
     "application_id",
+    "bound_resources",
     "check_locations",
     "check_owner",
     "check_parents",

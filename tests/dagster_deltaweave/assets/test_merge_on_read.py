@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from dagster import (
@@ -44,6 +44,7 @@ from dagster_deltaweave import (
     merge_on_read_asset,
 )
 from dagster_deltaweave.dagster_private import DATA_VERSION_TAG
+from dagster_deltaweave.io_manager import change_events
 from dagster_deltaweave.io_manager.change_events import StreamRun, run_stream
 from deltaweave import MergeOnReadTable, Table
 from deltaweave.errors import CommitConflictError
@@ -362,6 +363,50 @@ def test_nothing_that_fails_after_a_rematerialization_fails_its_run(
     [made] = result.asset_materializations_for_node("orders_base")
     version = (made.tags or {}).get(DATA_VERSION_TAG)
     assert (version == "2") == (broken != "merged_batch")
+
+
+def test_an_observation_that_fails_does_not_end_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its batches are appended; the next observation has what this one left out."""
+    newest, recorded, warned = iter([CommitConflictError("the log is gone."), 1, 2]), [], []
+    waits = iter([False, False, True])
+
+    def newest_batch() -> int:
+        number = next(newest)
+        if isinstance(number, Exception):
+            raise number
+        return number
+
+    progress = SimpleNamespace(
+        batchId=0, numInputRows=1, timestamp="2026-01-01T00:00:00.000Z", processedRowsPerSecond=1.0
+    )
+    query = SimpleNamespace(
+        awaitTermination=lambda _: next(waits),
+        recentProgress=[progress],
+        status={"message": "Waiting", "isTriggerActive": False},
+        stop=lambda: None,
+    )
+    table = SimpleNamespace(
+        base=None, warnings=(), ingest=lambda *_, **__: query, newest_batch=newest_batch
+    )
+    for name in ("pending_metadata", "rescued_metadata"):
+        monkeypatch.setattr(change_events, name, lambda *_: {})
+    monkeypatch.setattr(change_events, "_last_report", lambda *_: change_events._Reported(None, 0))
+    context: Any = SimpleNamespace(
+        log=SimpleNamespace(warning=warned.append), log_event=recorded.append
+    )
+    orders = orders_from(lambda: None)
+    change_events._append_stream(
+        context,
+        orders.declaration,
+        cast("Any", table),
+        cast("Any", SimpleNamespace(checkpoint="", changes="orders_changes")),
+        cast("Any", None),
+        StreamRun(observe_seconds=0),
+    )
+    assert [str(each) for each in warned if "the log is gone" in each] == warned
+    assert len(warned) == 1
+    made = [each.asset_key for each in recorded if isinstance(each, AssetMaterialization)]
+    assert made == [orders.changes.key, orders.view.key]
 
 
 @pytest.mark.minutes

@@ -26,6 +26,7 @@ from dagster import (
     Nothing,
     OpDefinition,
     OpExecutionContext,
+    ResourceDefinition,
     RetryRequested,
     ScheduleDefinition,
     in_process_executor,
@@ -197,6 +198,7 @@ def build_upkeep_job(
                 f"upkeep job {name}: {operation!r} is none of {', '.join(OPERATIONS)}."
             )
     named = NamedAsset.each_of(tables, f"upkeep job {name}", io_manager_key)
+    bound = _bound_resources(named, name)
     alike = Counter(each.identifier for each in named)
     ops = [
         [
@@ -218,7 +220,26 @@ def build_upkeep_job(
         },
     )
     # One JVM for all tables.
-    return graph.to_job(executor_def=in_process_executor)
+    return graph.to_job(executor_def=in_process_executor, resource_defs=bound)
+
+
+def _bound_resources(tables: Sequence[NamedAsset], job: str) -> dict[str, ResourceDefinition]:
+    """Return the resources that are bound to the tables' assets, for the job.
+
+    Raises:
+        DagsterInvalidDefinitionError: Another table has another resource of that key.
+    """
+    bound = {key: made for each in tables for key, made in each.resource_defs.items()}
+    managers = {each.io_manager_key for each in tables}
+    for key, made in bound.items():
+        of_tables = [each for each in tables if key not in managers or key == each.io_manager_key]
+        others = [each.name for each in of_tables if each.resource_defs.get(key) is not made]
+        if others:
+            raise DagsterInvalidDefinitionError(
+                f"upkeep job {job}: the resource {key} that is bound to an asset is not that of "
+                f"{', '.join(others)}. Take one for all, or give each of them a job."
+            )
+    return bound
 
 
 def _upkeep_op(

@@ -34,6 +34,7 @@ from dagster_deltaweave.assets.table_asset import (
 )
 from dagster_deltaweave.io_manager import (
     STREAM_TAG,
+    Recording,
     StreamRun,
     observe_pending,
     retry_run_if_transient,
@@ -140,26 +141,29 @@ def _rematerialize(
     if not table.base.exists():
         context.log.info("Nothing was appended yet.")
         return MaterializeResult()
-    with (
-        retry_run_if_transient(declaration.retries),
-        tag_commits_with_run(table.spark, context.run.run_id),
-    ):
-        done = table.rematerialize(strategy)
-        purged = table.purge()
+    after, at = Recording(context), merge_on_read_locations(tables, declaration)
+    with tag_commits_with_run(table.spark, context.run.run_id):
+        with retry_run_if_transient(declaration.retries):
+            done = table.rematerialize(strategy)
+        purged = after.attempt("the purge", lambda: {"batch": table.purge()})
+    version = done.version if done else None
+    of_table = after.attempt("the table's metadata", lambda: table_metadata(table.base, version))
     metadata: dict[str, Any] = {
-        **table_metadata(table.base, done.version if done else None),
-        "rematerialize/strategy": MetadataValue.text(done.strategy if done else "none"),
-        "rematerialize/purged_batch": MetadataValue.int(purged),
+        "rematerialize/strategy": MetadataValue.text(done.strategy if done else "none")
     }
-    if done is not None:
-        metadata["rematerialize/version"] = MetadataValue.int(done.version)
-    pending = observe_pending(context, declaration, merge_on_read_locations(tables, declaration))
-    merged = str(table.merged_batch())
-    keep_view_fresh(context, declaration, merged, pending)
-    return MaterializeResult(
-        metadata={**metadata, **pending},
-        data_version=DataVersion(merged),
-    )
+    if purged:
+        metadata["rematerialize/purged_batch"] = MetadataValue.int(purged["batch"])
+    if version is not None:
+        metadata["rematerialize/version"] = MetadataValue.int(version)
+    pending = after.attempt("what is pending", lambda: observe_pending(context, declaration, at))
+    merged = after.attempt("the data version", lambda: {"batch": str(table.merged_batch())})
+    if merged:
+        after.attempt(
+            "the view",
+            lambda: keep_view_fresh(context, declaration, merged["batch"], pending),
+        )
+    after.add_metadata({**of_table, **metadata, **pending})
+    return MaterializeResult(data_version=DataVersion(merged["batch"]) if merged else None)
 
 
 def merge_on_read_asset(
@@ -262,6 +266,7 @@ def merge_on_read_asset(
         view_key = asset_key(key_prefix, view_name)
         problem = _problem_of_merge_on_read(keys, strategy, idempotent_by, table, changes_table)
         problem = problem or problem_of_table_key(view_key)
+        problem = problem or _problem_of_io_manager(arguments)
         if problem is not None:
             raise DagsterInvalidDefinitionError(f"merge-on-read asset {view_name}: {problem}")
         changes_path = changes_table or (f"{table.rstrip('/')}_changes" if table else None)
@@ -352,6 +357,16 @@ def _problem_of_merge_on_read(
         if path is not None and not is_path(path):
             return f"{path!r} is not a path: sensors and checks find the logs of tables by paths."
     return None
+
+
+def _problem_of_io_manager(arguments: DagsterArguments) -> str | None:
+    name = arguments.get("io_manager_key") or "io_manager"
+    if name not in (arguments.get("resource_defs") or {}):
+        return None
+    return (
+        f"resource_defs has {name}, which would be that of its changes alone. Give it to the "
+        "Definitions, and name it by io_manager_key=."
+    )
 
 
 def build_stream_job(

@@ -165,6 +165,7 @@ def build_rescued_events_check(
         description="Every event could be applied; none waits to be corrected.",
         blocking=blocking,
         required_resource_keys={manager},
+        resource_defs=checked.resource_defs,
         **arguments,
     )
     def no_rescued_events(context: AssetCheckExecutionContext) -> AssetCheckResult:
@@ -259,6 +260,7 @@ def build_orphan_changes_check(
         description=f"Every delivered {', '.join(keys)} is in the table, unless it is deleted.",
         blocking=blocking,
         required_resource_keys={checked.io_manager_key},
+        resource_defs=checked.resource_defs,
         **arguments,
     )
     def no_orphan_changes(context: AssetCheckExecutionContext) -> AssetCheckResult:

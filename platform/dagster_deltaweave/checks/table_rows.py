@@ -347,6 +347,7 @@ def build_table_checks(
         name=check_op_name(specs),
         can_subset=True,
         required_resource_keys={checked.io_manager_key},
+        resource_defs=checked.resource_defs,
         pool=arguments.get("pool"),
         retry_policy=arguments.get("retry_policy"),
     )

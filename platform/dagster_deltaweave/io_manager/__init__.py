@@ -21,11 +21,13 @@ from __future__ import annotations
 from dagster_deltaweave.io_manager.change_events import STREAM_TAG, StreamRun, observe_pending
 from dagster_deltaweave.io_manager.delta_io_manager import DeltaTableResource, SparkDeltaIOManager
 from dagster_deltaweave.io_manager.frames import TypeHandler
+from dagster_deltaweave.io_manager.output import Recording
 from dagster_deltaweave.io_manager.step_attempts import retry_run_if_transient, wait_of_step
 
 __all__ = [
     "STREAM_TAG",
     "DeltaTableResource",
+    "Recording",
     "SparkDeltaIOManager",
     "StreamRun",
     "TypeHandler",

@@ -180,7 +180,7 @@ def append(declaration: MergeOnReadDeclaration, output: Output, ids: RunIds) -> 
         _append_stream(context, declaration, table, at, output.rows, run)
     else:
         step = context.step_context
-        run_id = first_attempt(step.instance, step.dagster_run, context.asset_key)
+        run_id = first_attempt(step.instance, step.dagster_run)
         applied = ids.single or (f"deltaweave/run/{run_id}", 0)
         if table.append(output.rows, applied=applied) is None:
             context.log.info("Nothing is appended: there is no event, or the batch was before.")
@@ -215,6 +215,13 @@ def _append_stream(
     reported = _last_report(context, declaration.changes)
 
     def observe(progress: dict[str, int | float | None], is_last: bool) -> None:
+        try:
+            record(progress, is_last)
+        except Exception as error:
+            # The batches are appended, so an error in what is recorded must not end the stream.
+            context.log.warning(f"An observation of the stream is left out: {error}")
+
+    def record(progress: dict[str, int | float | None], is_last: bool) -> None:
         nonlocal reported
         aside = rescued_metadata(context, table.base, declaration.rescued)
         metadata = {**number_metadata(progress), **pending_metadata(context, at), **aside}
@@ -227,8 +234,8 @@ def _append_stream(
         if not is_last and newer != reported:
             # Events that are put aside are no batch, and change nothing for the view's readers.
             of_view = [declaration.view] if newest != reported.batch else []
-            reported = newer
             _materialize_now(context, [declaration.changes, *of_view], newest, metadata)
+            reported = newer
 
     run_stream(query, run, observe, table=at.changes)
 

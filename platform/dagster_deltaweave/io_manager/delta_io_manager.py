@@ -4,6 +4,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dagster import (
@@ -76,8 +77,12 @@ class OpOutputs:
 
     def keep(self, context: OutputContext, value: object) -> None:
         """Keep an op's output for the ops that take it."""
+        output = tuple(context.get_identifier())
+        # Whatever an earlier attempt of the op returned, in a file or not, is over.
+        self._frames.pop(output, None)
         if _has_frame(value):
-            self._frames[tuple(context.get_identifier())] = value
+            self._frames[output] = value
+            Path(_directory(context), *output).unlink(missing_ok=True)
         else:
             self._file_io_manager(context).handle_output(context, value)
 
@@ -119,8 +124,11 @@ class OpOutputs:
         self._of_graphs.clear()
 
     def _file_io_manager(self, context: InputContext | OutputContext) -> IOManager:
-        directory = context.step_context.instance.storage_directory()
-        return FilesystemIOManager(base_dir=directory).create_io_manager(None)  # type: ignore[arg-type]
+        return FilesystemIOManager(base_dir=_directory(context)).create_io_manager(None)  # type: ignore[arg-type]
+
+
+def _directory(context: InputContext | OutputContext) -> str:
+    return context.step_context.instance.storage_directory()
 
 
 def _not_here(output: OutputContext) -> SourceError:

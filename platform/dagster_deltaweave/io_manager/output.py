@@ -38,7 +38,7 @@ from deltaweave._validation import choice_problem
 from deltaweave.errors import NOTHING_WRITTEN, StatementError
 
 if TYPE_CHECKING:
-    from dagster import AssetKey, OutputContext
+    from dagster import AssetExecutionContext, AssetKey, OutputContext
     from pyspark.sql import DataFrame
 
     from dagster_deltaweave.io_manager.target_table import TargetTable
@@ -278,13 +278,15 @@ class Recording:
         warnings: A sentence for each failure so far.
     """
 
-    context: OutputContext
+    context: OutputContext | AssetExecutionContext
     warnings: list[str] = field(default_factory=list)
 
-    def attempt(self, what: str, recorded: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    def attempt(
+        self, what: str, recorded: Callable[[], Mapping[str, Any] | None]
+    ) -> Mapping[str, Any]:
         """Call a recording function; if it fails, note a warning and return an empty mapping."""
         try:
-            return recorded()
+            return recorded() or {}
         except Exception as error:
             self.warnings.append(f"{what} is left out: {error}")
             return {}
@@ -306,7 +308,9 @@ def record_stored(output: Output, stored: Stored) -> None:
     after = Recording(context, list(stored.warnings))
     if stored.record_before is not None:
         after.attempt("what it merged before", stored.record_before)
-    after.attempt("the data version", lambda: _record_committed_version(context, stored.version))
+    version = stored.version
+    if version is not None:  # until `Stored.record` sets a more exact one
+        after.attempt("the data version", lambda: record_data_version(context, version))
     metadata = after.attempt("what was recorded of it", stored.record)
     of_table = after.attempt("the table's metadata", lambda: _metadata_as_recorded(table, metadata))
     after.add_metadata(in_order(metadata, of_table))
@@ -319,13 +323,6 @@ def record_listed_partitions(context: OutputContext, partitions: Sequence[str]) 
         # Dagster itself records only a partition or range that its own tags name.
         for partition in partitions:
             context.log_event(AssetMaterialization(context.asset_key, partition=partition))
-
-
-def _record_committed_version(context: OutputContext, version: int | None) -> dict[str, Any]:
-    """Make the version the data version, until `Stored.record` sets a more exact one."""
-    if version is not None:
-        record_data_version(context, version)
-    return {}
 
 
 def _metadata_as_recorded(table: Table, recorded: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dagster import DagsterEventType, OutputContext
+from dagster import DagsterEventType, DagsterRun, OutputContext
 from pyspark.sql.types import StructField, StructType
 
 import deltaweave
@@ -308,11 +308,18 @@ def began_ms(context: OutputContext) -> int:
 
 
 def run_created_ms(context: OutputContext) -> int:
-    """Return when the run, or the first that it continues, was created, in ms since 1970."""
-    run = context.step_context.dagster_run
-    return _created_ms(context, run.root_run_id or run.run_id)
+    """Return when the run, or the one whose steps it resumes, was created, in ms since 1970.
+
+    If that run was deleted, no time is known before which its steps read nothing: 0.
+    """
+    step = context.step_context
+    run: DagsterRun | None = step.dagster_run
+    while run and run.step_keys_to_execute and run.parent_run_id:
+        run = step.instance.get_run_by_id(run.parent_run_id)
+    # If a run between them was deleted, the first of all is older.
+    return _created_ms(context, run.run_id if run else step.dagster_run.root_run_id)
 
 
-def _created_ms(context: OutputContext, run_id: str) -> int:
-    run = context.step_context.instance.get_run_record_by_id(run_id)
+def _created_ms(context: OutputContext, run_id: str | None) -> int:
+    run = context.step_context.instance.get_run_record_by_id(run_id) if run_id else None
     return 0 if run is None else int(run.create_timestamp.timestamp() * 1000)

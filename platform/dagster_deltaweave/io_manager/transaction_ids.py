@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count, starmap
 from typing import TYPE_CHECKING, Any
 
-from dagster import AssetKey, DagsterEventType, DagsterInstance, DagsterRun
+from dagster import AssetKey, DagsterInstance, DagsterRun
 
 from dagster_deltaweave.dagster_private import PARENT_RUN_ID_TAG
 from dagster_deltaweave.io_manager.target_table import run_created_ms
@@ -27,6 +27,7 @@ from dagster_deltaweave.logs import (
 )
 from dagster_deltaweave.partitions import (
     DELIVERY_TAG,
+    FIRST_ATTEMPT_TAG,
     FULL_REFRESH_TAG,
     IDENTITY_TAG,
     RECORDED_TAG,
@@ -34,6 +35,7 @@ from dagster_deltaweave.partitions import (
     shown_name,
     tags_of_run,
     written_tag,
+    wrote,
 )
 from dagster_deltaweave.spark import tag_commits_with_run
 from dagster_deltaweave.tables import (
@@ -174,8 +176,9 @@ def ids_of_run(output: Output) -> RunIds:
     if not ids.applied and declaration.adds_only:
         # If a run was killed after its commit and is executed again, it appends nothing twice.
         step = output.context.step_context
-        first = first_attempt(step.instance, step.dagster_run, key)
-        return replace(ids, applied={f"deltaweave/run/{first}/{key.to_user_string()}": 0})
+        first = first_attempt(step.instance, step.dagster_run)
+        own = TransactionId(f"deltaweave/run/{first}/{key.to_user_string()}", 0)
+        return replace(ids, applied=dict([id_in_line(table, own)]))
     return ids
 
 
@@ -368,34 +371,25 @@ def _tags(context: OutputContext) -> Mapping[str, str]:
     return tags_of_run(context.step_context.dagster_run, context.step_context.instance)
 
 
-def first_attempt(instance: DagsterInstance, run: DagsterRun, key: AssetKey) -> str:
+def first_attempt(instance: DagsterInstance, run: DagsterRun) -> str:
     """Return the id of the first run that attempted the same work as this run.
 
-    If the step that materialized the asset succeeded in the parent run, a re-execution brings new
-    rows. If that step failed after it, by another output or a kill, the re-execution repeats all of
-    it.
+    A run that is executed again after it succeeded brings new rows; after a failure, the
+    re-execution repeats its work. What a deleted run did is unknown, so what follows it counts as
+    new, unless a run asked before the deletion: a tag keeps its answer.
     """
-    run_id = run.run_id
-    while parent := run.tags.get(PARENT_RUN_ID_TAG):
-        if _steps_that_made(instance, parent, key) & _steps_that_succeeded(instance, parent):
-            break
-        run_id, before = parent, instance.get_run_by_id(parent)
-        if before is None:
-            break
-        run = before
-    return run_id
+    own = instance.get_run_by_id(run.run_id) or run
+    first = _first_attempt(instance, own)
+    if first != own.run_id and not wrote(own, FIRST_ATTEMPT_TAG):
+        instance.add_run_tags(own.run_id, {FIRST_ATTEMPT_TAG: by_run(own.run_id, first)})
+    return first
 
 
-def _steps_that_made(instance: DagsterInstance, run_id: str, key: AssetKey) -> set[str | None]:
-    made = instance.get_records_for_run(run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION)
-    entries = [record.event_log_entry for record in made.records]
-    return {
-        entry.step_key
-        for entry in entries
-        if entry.asset_materialization and entry.asset_materialization.asset_key == key
-    }
-
-
-def _steps_that_succeeded(instance: DagsterInstance, run_id: str) -> set[str | None]:
-    done = instance.get_records_for_run(run_id, of_type=DagsterEventType.STEP_SUCCESS)
-    return {record.event_log_entry.step_key for record in done.records}
+def _first_attempt(instance: DagsterInstance, run: DagsterRun) -> str:
+    if wrote(run, FIRST_ATTEMPT_TAG):
+        return run.tags[FIRST_ATTEMPT_TAG].split(" ")[0]
+    parent = run.tags.get(PARENT_RUN_ID_TAG)
+    before = instance.get_run_by_id(parent) if parent else None
+    if before is None or before.is_success:
+        return run.run_id
+    return _first_attempt(instance, before)

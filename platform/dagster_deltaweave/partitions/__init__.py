@@ -11,6 +11,7 @@ from dagster_deltaweave.partitions.predicate import NO_ROW_PREDICATE, partition_
 from dagster_deltaweave.partitions.run_partitions import (
     ATTEMPT_TAG,
     DELIVERY_TAG,
+    FIRST_ATTEMPT_TAG,
     FULL_REFRESH_TAG,
     HIDDEN,
     IDENTITY_TAG,
@@ -49,6 +50,7 @@ from dagster_deltaweave.partitions.run_partitions import (
 __all__ = [
     "ATTEMPT_TAG",
     "DELIVERY_TAG",
+    "FIRST_ATTEMPT_TAG",
     "FULL_REFRESH_TAG",
     "HIDDEN",
     "IDENTITY_TAG",

@@ -29,7 +29,7 @@ NO_ROW_PREDICATE = "false"
 """The predicate of no partition's rows."""
 
 _SAMPLE_TIME = datetime(2033, 11, 22, 13, 14, 15)
-_DATE_TEXT = re.compile(r"\d{4}-\d{2}-\d{2}(?!\d)")
+_LIKE_DATE = re.compile(r"....-..-..")
 _SHORTEST_DAY = timedelta(hours=23)
 _HOUR = timedelta(hours=1)
 _COMES_TWICE = "wall-clock times, and one of the partition's comes twice"
@@ -145,30 +145,31 @@ def _windows_predicate(
             expression, windows, lambda moment: f"DATE{_date_literal(moment)}"
         )
     if isinstance(kind, StringType):
-        if _begin_or_end_between_two(windows):
+        texts = _texts_predicate(definition, expression, windows)
+        if texts is not None and _begin_or_end_between_two(windows):
             if _has_times(rows, expression, windows, table):
                 raise _inseparable(windows, _COMES_TWICE, kind, table)
-            return _keys_predicate(keys, expression)
-        return _texts_predicate(definition, keys, expression, windows)
+            texts = None
+        of_keys = _keys_predicate(keys, expression)
+        return of_keys if texts is None else f"({of_keys} OR {texts})"
     return _keys_predicate(keys, expression)
 
 
 def _texts_predicate(
-    definition: TimeWindows, keys: Sequence[str], expression: str, windows: Sequence[_Window]
-) -> str:
-    """Build the condition for texts that are partition keys, or times in their windows."""
-    sample = _SAMPLE_TIME.strftime(definition.fmt)
+    definition: TimeWindows, expression: str, windows: Sequence[_Window]
+) -> str | None:
+    """Build the condition for texts of times in the windows, or None if only keys belong to them.
+
+    Keys that look like such texts must sort among them as their windows do. `2024-01-01 06` does
+    not: it sorts before `2024-01-01 06:00`, so it would be among the times of the hour before.
+    """
+    key = _SAMPLE_TIME.strftime(definition.fmt)
     days = all(_begins_a_day(moment) for window in windows for moment in window)
-    if days and sample == f"{_SAMPLE_TIME:%Y-%m-%d}":
-        # A key is the first date of its window.
-        return _windows_condition(expression, windows, _date_literal)
-    of_keys = _keys_predicate(keys, expression)
-    is_other_date = _DATE_TEXT.match(sample) and not sample.startswith(f"{_SAMPLE_TIME:%Y-%m-%d}")
-    if is_other_date:
-        return of_keys
+    spelt = "%Y-%m-%d" if days or key[10:11] != " " else "%Y-%m-%d %H:%M"
+    if _LIKE_DATE.match(key) and not key.startswith(_SAMPLE_TIME.strftime(spelt)):
+        return None
     # Keys of hours begin with dates too, so for hours only texts with a time count.
-    texts = _dates_predicate(expression, windows) if days else _times_predicate(expression, windows)
-    return f"({of_keys} OR {texts})"
+    return _dates_predicate(expression, windows) if days else _times_predicate(expression, windows)
 
 
 def _dates_predicate(expression: str, windows: Sequence[_Window]) -> str:
@@ -264,8 +265,8 @@ def _clock_literal(moment: datetime) -> str:
 
 
 def _clock_text(moment: datetime) -> str:
-    # Without zero seconds, because texts may lack them and then sort before those that have them.
-    return literal(f"{moment:%Y-%m-%d %H:%M:%S}".removesuffix(":00"))
+    # Texts may lack zero seconds and minutes, and then sort before those that have them.
+    return literal(f"{moment:%Y-%m-%d %H:%M:%S}".removesuffix(":00").removesuffix(":00"))
 
 
 def _date_literal(moment: datetime) -> str:

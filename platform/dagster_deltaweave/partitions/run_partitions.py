@@ -76,6 +76,9 @@ ATTEMPT_TAG = hidden_tag("deltaweave/attempt")
 RECORDED_TAG = hidden_tag("deltaweave/recorded")
 """Run tag: the tables record what this run merged of its partitions; see `wrote`."""
 
+FIRST_ATTEMPT_TAG = hidden_tag("deltaweave/first_attempt")
+"""Run tag: the run whose work this one repeats; see `wrote`."""
+
 FULL_REFRESH_TAG = "deltaweave/full_refresh"
 """Run tag: `true` makes the run rebuild its tables."""
 

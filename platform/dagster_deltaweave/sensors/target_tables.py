@@ -19,7 +19,6 @@ from dagster import (
     JobDefinition,
     PartitionsDefinition,
     RepositoryDefinition,
-    ResourceDefinition,
     SensorEvaluationContext,
     build_resources,
 )
@@ -41,6 +40,7 @@ from dagster_deltaweave.tables import (
     TableDeclaration,
     TableLocator,
     WriteDeclaration,
+    bound_resources,
     table_declaration,
 )
 from deltaweave.errors import NOTHING_REQUESTED, SourceError
@@ -199,7 +199,8 @@ class SensorTarget:
         self, definition: AssetsDefinition, key: AssetKey, declaration: TableDeclaration
     ) -> str | None:
         """Return where the asset's log can be read without Spark; None if it cannot."""
-        needed, name = _needed_resources(definition, key), _manager_of(definition, key)
+        name = definition.get_io_manager_key_for_asset_key(key)
+        needed = bound_resources(definition, name)
         try:
             with build_resources(needed, instance=self.context.instance) as resources:
                 locator = getattr(getattr(resources, name, None), "locator", None)
@@ -244,22 +245,6 @@ def _unpartitioned(sensor: str, names: str | None) -> DagsterInvalidDefinitionEr
         f"{sensor}: {names} has no partitions, and the sensor requests a run for each partition. "
         "Give it a partitions_def."
     )
-
-
-def _manager_of(definition: AssetsDefinition, key: AssetKey) -> str:
-    return definition.get_io_manager_key_for_asset_key(key)
-
-
-def _needed_resources(definition: AssetsDefinition, key: AssetKey) -> dict[str, ResourceDefinition]:
-    """Return an asset's IO manager and the resources that it needs, of those bound to the asset."""
-    bound, left = definition.resource_defs, [_manager_of(definition, key)]
-    needed: dict[str, ResourceDefinition] = {}
-    while left:
-        name = left.pop()
-        if name in bound and name not in needed:
-            needed[name] = bound[name]
-            left += bound[name].get_required_resource_keys(bound)
-    return needed
 
 
 def _held_in(location: str, key: AssetKey) -> HeldPartitions | None:

@@ -61,6 +61,7 @@ from dagster_deltaweave.tables.named_asset import (
     AssetOrKey,
     MergeOnReadAssets,
     NamedAsset,
+    bound_resources,
     merge_on_read_tables,
 )
 from dagster_deltaweave.tables.options import (
@@ -109,6 +110,7 @@ __all__ = [
     "WriteDeclaration",
     "WriteMode",
     "application_id",
+    "bound_resources",
     "check_locations",
     "check_owner",
     "check_parents",

@@ -4,7 +4,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Set, ValuesView
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, get_args
 
 from dagster import (
@@ -15,6 +15,7 @@ from dagster import (
     DagsterInvalidDefinitionError,
     OpDefinition,
     OpExecutionContext,
+    ResourceDefinition,
 )
 
 from dagster_deltaweave.dagster_private import AssetGraph, CheckError
@@ -90,6 +91,7 @@ class NamedAsset:
         metadata: The metadata of its definition; None if only the key is given.
         pool: The pool of its op; None without a pool or a known op (of a spec, key or graph).
         is_partitioned: Whether the asset has partitions; None if only the key is given.
+        resource_defs: The IO manager and what it needs, if they are bound to the definition.
     """
 
     key: AssetKey
@@ -97,6 +99,7 @@ class NamedAsset:
     io_manager_key: str
     pool: str | None = None
     is_partitioned: bool | None = None
+    resource_defs: Mapping[str, ResourceDefinition] = field(default_factory=dict)
 
     @classmethod
     def each_of(cls, assets: Any, of: str, io_manager_key: str | None = None) -> "list[NamedAsset]":
@@ -124,7 +127,9 @@ class NamedAsset:
     @classmethod
     def _each_in(cls, asset: Any, manager: str | None) -> "Iterator[NamedAsset]":
         if isinstance(asset, NamedAsset):
-            yield replace(asset, io_manager_key=manager or asset.io_manager_key)
+            name = manager or asset.io_manager_key
+            is_own = name == asset.io_manager_key
+            yield asset if is_own else replace(asset, io_manager_key=name, resource_defs={})
         elif isinstance(asset, MergeOnReadAssets):
             for each in (asset.changes, asset.base):
                 yield from cls._each_in(each, manager)
@@ -132,9 +137,10 @@ class NamedAsset:
             node = asset.node_def if asset.is_executable else None
             pool = node.pool if isinstance(node, OpDefinition) else None
             for key, spec in sorted(asset.specs_by_key.items()):
-                own = asset.get_io_manager_key_for_asset_key(key)
+                name = manager or asset.get_io_manager_key_for_asset_key(key)
+                bound = bound_resources(asset, name)
                 is_partitioned = spec.partitions_def is not None
-                yield cls(key, spec.metadata, manager or own, pool, is_partitioned)
+                yield cls(key, spec.metadata, name, pool, is_partitioned, bound)
         elif isinstance(asset, AssetSpec):
             own = asset.metadata.get("dagster/io_manager_key", "io_manager")
             is_partitioned = asset.partitions_def is not None
@@ -191,3 +197,15 @@ def _graph_of_op(context: OpExecutionContext) -> AssetGraph:
         return context.repository_def.asset_graph
     except CheckError:
         return context.job_def.asset_layer.asset_graph
+
+
+def bound_resources(asset: AssetsDefinition, name: str) -> dict[str, ResourceDefinition]:
+    """Return a resource and those that it needs, as far as they are bound to the definition."""
+    bound, left = asset.resource_defs, [name]
+    needed: dict[str, ResourceDefinition] = {}
+    while left:
+        name = left.pop()
+        if name in bound and name not in needed:
+            needed[name] = bound[name]
+            left += bound[name].get_required_resource_keys(bound)
+    return needed

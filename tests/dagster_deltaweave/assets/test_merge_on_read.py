@@ -7,9 +7,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from dagster import (
@@ -26,6 +28,8 @@ from dagster import (
     asset,
     evaluate_automation_conditions,
     load_assets_from_modules,
+    materialize,
+    mem_io_manager,
 )
 from dagster._core.storage.tags import PARENT_RUN_ID_TAG
 from pyspark.sql import DataFrame, SparkSession
@@ -40,6 +44,7 @@ from dagster_deltaweave import (
     merge_on_read_asset,
 )
 from dagster_deltaweave.dagster_private import DATA_VERSION_TAG
+from dagster_deltaweave.io_manager import change_events
 from dagster_deltaweave.io_manager.change_events import StreamRun, run_stream
 from deltaweave import MergeOnReadTable, Table
 from deltaweave.errors import CommitConflictError
@@ -47,6 +52,7 @@ from tests.dagster_deltaweave.conftest import Run, eventually, failure_messages
 
 Event = tuple[int, int, int, str]
 SCHEMA = "id INT, pieces INT, version INT, op STRING"
+NO_TABLES = {"io_manager": mem_io_manager}
 
 
 def orders_from(function: Callable[[], Any], **arguments: Any) -> MergeOnReadAssets:
@@ -305,6 +311,102 @@ def test_a_rematerialization_that_meets_a_conflict_is_tried_again(
     result = run(*orders, selection=[orders.base])
     assert attempts == [2]
     assert values(result, "orders_base")["dagster/row_count"] == 1
+
+
+@pytest.mark.parametrize(
+    "broken", ["purge", "table_metadata", "observe_pending", "merged_batch", "keep_view_fresh"]
+)
+def test_nothing_that_fails_after_a_rematerialization_fails_its_run(
+    instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    """A step tried again would find nothing left to merge."""
+
+    def or_breaks(name: str, value: Any = None) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            if name == broken:
+                raise CommitConflictError("the log is gone.")  # a step is tried again after it
+            return value
+
+        return call
+
+    committed: list[str] = []
+    table = SimpleNamespace(
+        base=SimpleNamespace(exists=lambda: True),
+        spark=None,
+        rematerialize=lambda strategy: (
+            committed.append(strategy) or SimpleNamespace(version=3, strategy="merge")
+        ),
+        purge=or_breaks("purge", 1),
+        merged_batch=or_breaks("merged_batch", 2),
+    )
+    module = "dagster_deltaweave.assets.merge_on_read"
+    for name in ("run_locator", "merge_on_read_locations", "keep_view_fresh"):
+        monkeypatch.setattr(f"{module}.{name}", or_breaks(name))
+    for name in ("table_metadata", "observe_pending"):
+        monkeypatch.setattr(f"{module}.{name}", or_breaks(name, {name: 1}))
+    monkeypatch.setattr(f"{module}.open_merge_on_read", lambda *_: table)
+    monkeypatch.setattr(f"{module}.tag_commits_with_run", lambda *_: nullcontext())
+
+    orders = orders_from(lambda: None)
+    result = materialize([*orders], selection=[orders.base], instance=instance, resources=NO_TABLES)
+
+    assert committed == ["auto"]
+    found = values(result, "orders_base")
+    assert "the log is gone" in found.pop("deltaweave/warnings")
+    of_each = {
+        "purge": "rematerialize/purged_batch",
+        "table_metadata": "table_metadata",
+        "observe_pending": "observe_pending",
+    }
+    expected = {each for name, each in of_each.items() if name != broken}
+    assert found.keys() == {*expected, "rematerialize/strategy", "rematerialize/version"}
+    [made] = result.asset_materializations_for_node("orders_base")
+    version = (made.tags or {}).get(DATA_VERSION_TAG)
+    assert (version == "2") == (broken != "merged_batch")
+
+
+def test_an_observation_that_fails_does_not_end_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its batches are appended; the next observation has what this one left out."""
+    newest, recorded, warned = iter([CommitConflictError("the log is gone."), 1, 2]), [], []
+    waits = iter([False, False, True])
+
+    def newest_batch() -> int:
+        number = next(newest)
+        if isinstance(number, Exception):
+            raise number
+        return number
+
+    progress = SimpleNamespace(
+        batchId=0, numInputRows=1, timestamp="2026-01-01T00:00:00.000Z", processedRowsPerSecond=1.0
+    )
+    query = SimpleNamespace(
+        awaitTermination=lambda _: next(waits),
+        recentProgress=[progress],
+        status={"message": "Waiting", "isTriggerActive": False},
+        stop=lambda: None,
+    )
+    table = SimpleNamespace(
+        base=None, warnings=(), ingest=lambda *_, **__: query, newest_batch=newest_batch
+    )
+    for name in ("pending_metadata", "rescued_metadata"):
+        monkeypatch.setattr(change_events, name, lambda *_: {})
+    monkeypatch.setattr(change_events, "_last_report", lambda *_: change_events._Reported(None, 0))
+    context: Any = SimpleNamespace(
+        log=SimpleNamespace(warning=warned.append), log_event=recorded.append
+    )
+    orders = orders_from(lambda: None)
+    change_events._append_stream(
+        context,
+        orders.declaration,
+        cast("Any", table),
+        cast("Any", SimpleNamespace(checkpoint="", changes="orders_changes")),
+        cast("Any", None),
+        StreamRun(observe_seconds=0),
+    )
+    assert [str(each) for each in warned if "the log is gone" in each] == warned
+    assert len(warned) == 1
+    made = [each.asset_key for each in recorded if isinstance(each, AssetMaterialization)]
+    assert made == [orders.changes.key, orders.view.key]
 
 
 @pytest.mark.minutes

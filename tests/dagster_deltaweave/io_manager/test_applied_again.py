@@ -1,15 +1,35 @@
-"""What counts as applied, by transaction ids that a RESTORE leaves as they are; without Spark."""
+"""What counts as applied, by the transaction ids of runs and after a RESTORE; without Spark."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from dagster import (
+    AssetKey,
+    DagsterInstance,
+    InputContext,
+    IOManager,
+    OutputContext,
+    asset,
+    materialize,
+)
+from dagster._core.storage.tags import PARENT_RUN_ID_TAG, ROOT_RUN_ID_TAG
+from dagster._core.test_utils import create_run_for_test
 
-from dagster_deltaweave.io_manager.transaction_ids import id_in_line, is_known
+from dagster_deltaweave.io_manager.target_table import run_created_ms
+from dagster_deltaweave.io_manager.transaction_ids import (
+    first_attempt,
+    id_in_line,
+    ids_of_run,
+    is_known,
+)
 from dagster_deltaweave.logs.delta_log import LogAt
+from dagster_deltaweave.tables.declaration import WriteDeclaration
 from deltaweave import Table
 from deltaweave.changes import lineage
 from deltaweave.delta.commit import TransactionId
@@ -98,3 +118,141 @@ def test_a_mark_counts_where_the_log_lacks_what_a_restore_undid(table: TableWith
         (table.path / "_delta_log" / f"{version:020}.json").unlink()
     assert not is_known(cast("Table", table), {A: 0})
     assert table.apply(A) is False
+
+
+class Appending(IOManager):
+    """Appends the number of a run once for each first attempt, and fails when it is to."""
+
+    def __init__(self) -> None:
+        self.appended: dict[str, int] = {}
+        self.number, self.fails = -1, ""
+
+    def handle_output(self, context: OutputContext, obj: Any) -> None:
+        step = context.step_context
+        if context.asset_key == AssetKey("report"):
+            assert self.fails != "report"
+            return
+        assert self.fails != "before"
+        self.appended.setdefault(first_attempt(step.instance, step.dagster_run), self.number)
+        assert self.fails != "after"
+
+    def load_input(self, context: InputContext) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    ("runs", "appended"),
+    [
+        (["", ""], [0, 1]),
+        (["before", ""], [1]),
+        (["after", ""], [0]),
+        (["report", ""], [0]),
+        (["report", "report", ""], [0]),
+        (["report", "before", ""], [0]),
+        (["report", "", ""], [0, 2]),
+        (["", "report", ""], [0, 1]),
+        (["", "delete 0", ""], [0, 2]),
+        (["", "before", "delete 0", ""], [0, 3]),
+        (["", "after", "delete 0", ""], [0, 1]),
+        (["report", "report", "delete 0", ""], [0]),
+        (["before", "report", "delete 0", "report", "delete 1", ""], [1]),
+        # What a run did that nobody asked about before it was deleted is unknown.
+        (["report", "before", "delete 0", ""], [0, 3]),
+    ],
+)
+def test_a_run_that_repeats_a_failed_one_appends_once(runs: list[str], appended: list[int]) -> None:
+    """Each run executes the one before it again; what follows a run that succeeded is new."""
+    manager, ids = Appending(), dict[int, str]()
+
+    @asset
+    def log() -> int:
+        return 1
+
+    @asset(deps=[log])
+    def report() -> int:
+        return 1
+
+    with DagsterInstance.ephemeral() as instance:
+        for number, each in enumerate(runs):
+            if each.startswith("delete"):
+                instance.delete_run(ids[int(each.split()[1])])
+                continue
+            manager.number, manager.fails = number, each
+            parent = ids[max(ids)] if ids else None
+            tags = {PARENT_RUN_ID_TAG: parent, ROOT_RUN_ID_TAG: ids[0]} if parent else {}
+            done = materialize(
+                [log, report],
+                resources={"io_manager": manager},
+                instance=instance,
+                tags=tags,
+                raise_on_error=False,
+            )
+            ids[number] = done.run_id
+            assert done.success == (not each)
+    assert list(manager.appended.values()) == appended
+
+
+def test_an_append_that_a_restore_took_back_is_appended_again(table: TableWithIds) -> None:
+    """Its run is executed again, because another output of it failed."""
+    with DagsterInstance.ephemeral() as instance:
+        step = SimpleNamespace(instance=instance, dagster_run=create_run_for_test(instance))
+        output = SimpleNamespace(
+            context=SimpleNamespace(asset_key=AssetKey("log"), step_context=step),
+            declaration=WriteDeclaration(mode="append"),
+            table=table,
+            partitions=[],
+            upstreams=[],
+            changes=SimpleNamespace(applied=None),
+        )
+
+        def append() -> bool:
+            [(name, version)] = ids_of_run(cast("Any", output)).applied.items()
+            held = table.snapshot().last_applied(name)
+            if held is None:
+                commit(table.path, table.snapshot().version + 1, *_txns({name: version}))
+            return held is None
+
+        assert (append(), append()) == (True, False)
+        table.restore(to=0)
+        assert (append(), append()) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        (["all"], 0),
+        (["all", "some"], 0),
+        (["all", "some", "some"], 0),
+        (["all", "all"], 1),
+        (["all", "all", "some"], 1),
+        (["gone", "all"], 1),
+        (["gone", "all", "some"], 1),
+        (["all", "gone", "some"], 0),
+        (["gone", "some"], None),
+    ],
+)
+def test_a_run_was_created_when_the_one_whose_steps_it_resumes_was(
+    runs: list[str], expected: int | None
+) -> None:
+    """All steps began after that; if that run is gone, nothing is known to have been read."""
+    with DagsterInstance.ephemeral() as instance:
+        made: list[Any] = []
+        for each in runs:
+            time.sleep(0.002)
+            made.append(
+                create_run_for_test(
+                    instance,
+                    step_keys_to_execute=["log"] if each == "some" else None,
+                    parent_run_id=made[-1].run_id if made else None,
+                    root_run_id=made[0].run_id if made else None,
+                    tags={PARENT_RUN_ID_TAG: made[-1].run_id} if made else {},
+                )
+            )
+        records = [instance.get_run_record_by_id(each.run_id) for each in made]
+        for each, run in zip(runs, made, strict=True):
+            if each == "gone":
+                instance.delete_run(run.run_id)
+        step = SimpleNamespace(instance=instance, dagster_run=made[-1])
+        record = None if expected is None else records[expected]
+        created = record.create_timestamp.timestamp() if record else 0
+        context = cast("Any", SimpleNamespace(step_context=step))
+        assert run_created_ms(context) == int(created * 1000)

@@ -2,7 +2,7 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -23,11 +23,15 @@ from dagster import (
     In,
     InputContext,
     IOManager,
+    IOManagerDefinition,
     MaterializeResult,
     MultiPartitionKey,
     MultiPartitionsDefinition,
+    OpExecutionContext,
     Output,
     OutputContext,
+    RetryPolicy,
+    RetryRequested,
     StaticPartitionsDefinition,
     asset,
     graph_asset,
@@ -56,6 +60,7 @@ from dagster_deltaweave import (
     partition_tags,
 )
 from dagster_deltaweave.components.table_component import SqlSource
+from dagster_deltaweave.io_manager import delta_io_manager
 from dagster_deltaweave.io_manager.delta_io_manager import OpOutputs
 from deltaweave import Table
 from deltaweave.errors import SourceError, StatementError
@@ -103,6 +108,52 @@ def test_ops_of_a_graph_take_each_others_outputs_and_not_their_tables(
 
     assert rows(table("two")) == [(1, "a")]
     assert rows(table("one")) == [(1, "a"), (1, "a"), (2, "b"), (2, "b")]
+
+
+class Frame:
+    """Stands for a DataFrame of Spark, which stays in the process of its op."""
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(Frame(), [1]), (Frame(), None), ([1], [2]), ([1], Frame())]
+)
+def test_an_op_that_is_tried_again_hands_on_its_last_output(
+    instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch, first: Any, second: Any
+) -> None:
+    class Ops(IOManager):
+        outputs = OpOutputs()
+
+        def handle_output(self, context: OutputContext, obj: object) -> None:
+            self.outputs.keep(context, obj)
+
+        def load_input(self, context: InputContext) -> Any:
+            return self.outputs.load(context)
+
+    @op(retry_policy=RetryPolicy(max_retries=1))
+    def give(context: OpExecutionContext) -> Iterator[Output[Any]]:
+        yield Output([first, second][context.retry_number])
+        if context.retry_number == 0:
+            raise OSError("it cannot go on")
+
+    @op
+    def take(some: Any) -> None:
+        taken.append(some)
+        if len(taken) == 1:
+            Ops.outputs.clear()  # as in the process of another step
+            raise RetryRequested
+
+    @job(resource_defs={"io_manager": IOManagerDefinition.hardcoded_io_manager(Ops())})
+    def both() -> None:
+        take(give())
+
+    monkeypatch.setattr(delta_io_manager, "DataFrame", Frame)
+    taken: list[Any] = []
+    done = both.execute_in_process(instance=instance, raise_on_error=False)
+    is_in_process = isinstance(second, Frame)
+    assert taken == [second] * (1 if is_in_process else 2)
+    assert done.success != is_in_process
+    if is_in_process:
+        assert "stays in the process of the step" in failure_messages(done)
 
 
 @pytest.mark.parametrize(("value", "is_kept"), [("rows", True), (None, True), ("rows", False)])

@@ -3,6 +3,7 @@
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from dagster import (
     MultiPartitionsDefinition,
     PartitionsDefinition,
     StaticPartitionsDefinition,
+    TimeWindowPartitionsDefinition,
     asset,
 )
 from pyspark.sql import DataFrame, SparkSession
@@ -181,6 +183,55 @@ def test_strings_are_keys_or_times_and_never_those_of_other_partitions(
     ):  # fmt: skip
         found = chosen(spark, definition, [key], "STRING", values)
         assert found == [values[place] for place in expected], (key, found)
+
+
+DATED = ["%Y-%m-%d", "%Y-%d-%m", "%Y-%m-%j", "%Y-%m-%d ", "%Y%m%d"]
+HOURS = ["%Y-%m-%d %H", "%Y-%m-%d h%H", "%Y-%m-%d %I %p", "%Y-%m-%d-%H", "%Y-%m-%d%H"]
+HOURS += ["%Y-%m-%dT%H", "%Y-%d-%m%H", "%Y-%m-%j %H", "%y%m-%d-%H", "%d.%m.%Y %H"]
+MINUTES = ["%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H%M", "%Y-%m-%d %H-%M"]
+MINUTES += ["%Y-%m-%d %I:%M %p", "%Y-%m-%d-%H:%M", "%Y-%d-%m %H:%M", "%H:%M %Y-%m-%d"]
+FORMATS_OF = {
+    "0 * * * *": HOURS + MINUTES,
+    "30 * * * *": HOURS + MINUTES,
+    "*/15 * * * *": MINUTES,
+    "0 0 * * *": DATED + HOURS + MINUTES,
+    "0 6 * * *": DATED + HOURS + MINUTES,
+    "30 6 * * *": DATED + HOURS + MINUTES,
+}
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("schedule", FORMATS_OF)
+def test_a_key_of_any_format_is_in_its_own_partition_alone(
+    spark: SparkSession, schedule: str
+) -> None:
+    """And a text of a time is in the partition of its time, or in none."""
+    begin, end = datetime(2024, 1, 31, 20), datetime(2024, 2, 1, 18)
+    if schedule.endswith("* * * *"):
+        moments = [begin + timedelta(minutes=15) * n for n in range(24 * 4)]
+    else:
+        begin, end = datetime(2024, 1, 1), datetime(2024, 2, 13)
+        moments = [begin + timedelta(hours=6, minutes=15) * n for n in range(4 * 44)]
+    times = {f"{at:%Y-%m-%d %H:%M}": at for at in moments}
+    times |= {f"{at:%Y-%m-%d %H:%M:%S}": at for at in moments}
+    if schedule.startswith("0"):
+        times |= {f"{at:%Y-%m-%d %H}": at for at in moments if not at.minute}
+    for fmt in FORMATS_OF[schedule]:
+        definition = TimeWindowPartitionsDefinition(begin, fmt, end=end, cron_schedule=schedule)
+        keys = definition.get_partition_keys()
+        starts = [definition.time_window_for_partition_key(key).start for key in keys]
+        table = spark.createDataFrame([(text,) for text in {*keys, *times}], "p STRING")
+        of_keys = [
+            partition_predicate(definition, [key], "p", table="t", rows=table) for key in keys
+        ]
+        found = table.selectExpr("p", *(f"{each} AS k{n}" for n, each in enumerate(of_keys)))
+        for text, *is_in in found.collect():
+            those = [key for key, there in zip(keys, is_in, strict=True) if there]
+            if text in keys:
+                assert those == [text], (fmt, text)
+            elif those:
+                of_time = [start for start in starts if start.replace(tzinfo=None) <= times[text]]
+                assert those == [keys[len(of_time) - 1]], (fmt, text)
 
 
 @pytest.mark.parametrize("key", ["2024-10-27-02:00", "2024-10-27-02:00+0100"])

@@ -13,11 +13,20 @@ from dagster import (
     AssetsDefinition,
     AssetSelection,
     AssetSpec,
+    DagsterInstance,
     DagsterInvalidDefinitionError,
+    Definitions,
     FilesystemIOManager,
+    IOManager,
+    IOManagerDefinition,
+    asset,
+    define_asset_job,
     graph_asset,
+    mem_io_manager,
     multi_asset,
     op,
+    resource,
+    with_resources,
 )
 
 from dagster_deltaweave import (
@@ -196,3 +205,100 @@ def test_a_view_of_merge_on_read_is_refused_where_a_table_is_needed() -> None:
         build_orphan_changes_check(view, changes=lambda spark, _: spark.range(1), keys=["id"])
     with pytest.raises(StatementError, match="no table of its own"):
         build_upkeep_job(name="n", tables=view)
+
+
+class Bound(IOManager):
+    """An IO manager that is bound to one asset."""
+
+    def handle_output(self, context: Any, obj: object) -> None: ...
+
+    def load_input(self, context: Any) -> None: ...
+
+
+def asset_with_its_own_io_manager(way: str, manager: Bound) -> AssetsDefinition:
+    def made(context: Any) -> Bound:
+        assert context.resources.lake == "a lake"
+        return manager
+
+    bound = IOManagerDefinition(made, required_resource_keys={"lake"})
+    lake = resource(lambda _: "a lake")
+    metadata = {"deltaweave/write": "append"}
+
+    if way == "io_manager_def":
+
+        @asset(io_manager_def=bound, resource_defs={"lake": lake}, metadata=metadata)
+        def orders() -> int:
+            return 1
+
+        return orders
+
+    given = {"io_manager": bound, "lake": lake}
+    if way == "resource_defs":
+
+        @asset(resource_defs=given, metadata=metadata)
+        def orders() -> int:
+            return 1
+
+        return orders
+
+    @asset(metadata=metadata)
+    def orders() -> int:
+        return 1
+
+    [definition] = with_resources([orders], given)
+    assert isinstance(definition, AssetsDefinition)
+    return definition
+
+
+@pytest.mark.parametrize("others", [{}, {"io_manager": mem_io_manager}])
+@pytest.mark.parametrize("way", ["io_manager_def", "resource_defs", "with_resources"])
+def test_checks_and_upkeep_take_the_io_manager_that_is_bound_to_the_asset(
+    monkeypatch: pytest.MonkeyPatch, way: str, others: dict[str, Any]
+) -> None:
+    manager, seen = Bound(), list[Any]()
+
+    def locate(resources: object, key: str) -> None:
+        seen.append(getattr(resources, key))
+        raise StatementError("it has no table.")
+
+    for module in ("checks.check_definition", "checks.delivered_changes", "maintenance"):
+        monkeypatch.setattr(f"dagster_deltaweave.{module}.run_locator", locate)
+    orders = asset_with_its_own_io_manager(way, manager)
+    defined = Definitions(
+        assets=[orders],
+        asset_checks=[
+            build_table_checks(orders, unique_key=["id"]),
+            build_orphan_changes_check(orders, changes=lambda *_: None, keys=["id"]),
+        ],
+        jobs=[
+            define_asset_job("checks", AssetSelection.checks_for_assets(orders)),
+            build_upkeep_job(name="upkeep", tables=orders, operations=["vacuum"]),
+        ],
+        resources=others,
+    )
+    with DagsterInstance.ephemeral() as instance:
+        for name, steps in (("checks", 2), ("upkeep", 1)):
+            seen.clear()
+            job = defined.resolve_job_def(name)
+            assert not job.execute_in_process(instance=instance, raise_on_error=False).success
+            assert seen == [manager] * steps
+
+
+def test_a_job_of_tables_with_two_io_managers_of_one_key_is_refused() -> None:
+    one = asset_with_its_own_io_manager("resource_defs", Bound())
+    other = asset_with_its_own_io_manager("with_resources", Bound()).with_attributes(
+        asset_key_replacements={AssetKey("orders"): AssetKey("others")}
+    )
+    for tables in ([one, other], [one, "third"]):
+        with pytest.raises(DagsterInvalidDefinitionError, match="give each of them a job"):
+            build_upkeep_job(name="upkeep", tables=tables)
+    build_upkeep_job(name="upkeep", tables=[one])
+
+
+def test_an_io_manager_of_changes_alone_is_refused() -> None:
+    with pytest.raises(DagsterInvalidDefinitionError, match="io_manager_key"):
+
+        @merge_on_read_asset(
+            keys=["id"], sequence_by="version", resource_defs={"io_manager": mem_io_manager}
+        )
+        def orders() -> None: ...

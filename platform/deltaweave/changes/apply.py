@@ -17,7 +17,6 @@ from deltaweave.changes.current import (
 from deltaweave.changes.delivery import EventBatch, id_of_batch, rescue, rescued_table
 from deltaweave.changes.events import Events, EventShape, read_events
 from deltaweave.changes.history import END, START, Histories, Remembered, history_columns
-from deltaweave.changes.lineage import line_of
 from deltaweave.changes.options import (
     ChangeOptions,
     check_columns,
@@ -235,9 +234,10 @@ def _to_current_rows(
     tombstones = Tombstones.of(table)
     newest = tombstones.settle()
     check_are_of(newest, whole)
-    noted = tombstones.remember(whole, late_by, delivery.noted)
-    terms = delivery.terms(newest, line_of(newest, noted))
-    return apply_to_current_rows(table, whole, tombstones, terms.idempotency, terms.line)
+    terms = delivery.terms(newest)
+    noted = None if terms.is_applied else tombstones.remember(whole, late_by, delivery.noted)
+    line = terms.line(noted)
+    return apply_to_current_rows(table, whole, tombstones, terms.idempotency, line)
 
 
 def _history_columns(table: Table, shape: EventShape) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ Nothing here needs Spark: the log is whatever can read commits by their version.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import pairwise
@@ -141,6 +141,34 @@ def applied_in_line(
     if keys and found.unknown_since is None:
         _keep(_applied, keys[0], found)
     return found
+
+
+def was_left(log: Log, version: int, names: Callable[[Commit], bool]) -> bool:
+    """Return whether commits that are not in the line of a version name something, and none in it.
+
+    The newest commit that names it decides, as far as the log has them: one of the line, or one
+    that a RESTORE undid or a new table replaced.
+    """
+    above = version + 1
+    for commit in line_of_commits(log, version):
+        if _any_names(log, range(commit.version + 1, above), names):
+            return True
+        if names(commit) and _went_on_from_what_it_read(log, commit):
+            return False
+        above = commit.version
+        if begins_history(commit):
+            return _any_names(log, range(above), names)
+    return False
+
+
+def _any_names(log: Log, versions: range, names: Callable[[Commit], bool]) -> bool:
+    for version in reversed(versions):
+        commit = log.commit(version)
+        if commit is None:
+            return False
+        if names(commit):
+            return True
+    return False
 
 
 def _went_on_from_what_it_read(log: Log, commit: Commit) -> bool:

@@ -137,6 +137,8 @@ def _map_of(entries: Column) -> Column:
 def exact(value: Column, held: DataType, wanted: DataType, problem: tuple[str, str]) -> Column:
     """Cast a value to another type; evaluating one that this changes is an error.
 
+    It is an error for any value if the session's time zone has a part in what it becomes.
+
     Args:
         value: The value.
         held: Its type.
@@ -146,9 +148,26 @@ def exact(value: Column, held: DataType, wanted: DataType, problem: tuple[str, s
     if plain(held) == plain(wanted):
         return value
     found = value.try_cast(plain(wanted))
-    is_same = found.cast(plain(held)).eqNullSafe(value)
-    message = F.concat(F.lit(problem[0]), value.cast("string"), F.lit(problem[1]))
+    is_same, ending = found.cast(plain(held)).eqNullSafe(value), problem[1]
+    if depends_on_zone(held, wanted):
+        is_same, ending = value.isNull(), f"{ending}, in every time zone"
+    message = F.concat(F.lit(problem[0]), value.cast("string"), F.lit(ending))
     return F.when(is_same, found).otherwise(F.raise_error(message))
+
+
+def depends_on_zone(held: DataType, wanted: DataType) -> bool:
+    """Return whether a cast reads the session's time zone, at any depth; fields by position."""
+    if isinstance(held, StructType) and isinstance(wanted, StructType):
+        return any(
+            depends_on_zone(a.dataType, b.dataType) for a, b in zip(held, wanted, strict=False)
+        )
+    if isinstance(held, ArrayType) and isinstance(wanted, ArrayType):
+        return depends_on_zone(held.elementType, wanted.elementType)
+    if isinstance(held, MapType) and isinstance(wanted, MapType):
+        of_keys = depends_on_zone(held.keyType, wanted.keyType)
+        return of_keys or depends_on_zone(held.valueType, wanted.valueType)
+    are_instants = [isinstance(each, TimestampType) for each in (held, wanted)]
+    return any(are_instants) and not all(are_instants) and not isinstance(held, NullType)
 
 
 def once(value: Column, function: Callable[[Column], Column]) -> Column:

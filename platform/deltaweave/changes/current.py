@@ -17,7 +17,7 @@ for each part of an expression, and a table with many columns has many expressio
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -252,13 +252,17 @@ def apply_to_current_rows(
     If the table leaves the line of commits to which these deletes belong, this is a conflict.
 
     Other runs may meanwhile remember deletes of keys that this merge inserts. Further merges then
-    apply these deletes, even if an earlier run applied the same id and died before it did.
+    apply these deletes, even if an earlier run applied the same id and died before it did. Of a
+    batch with an id that was applied, only the keys count.
     """
     newest = newest_of_keys(events)
     version = tombstones.version()
     changes = alive(tombstones.with_deletes(newest, events, version), events)
     result = _merge(table, changes, events, line, idempotency)
-    seen = None if result.was_applied_before else version
+    seen: int | None = version
+    if result.was_applied_before:
+        seen, events = None, replace(events, truncated=None)
+        newest = newest.withColumn(DELETED, F.lit(None).cast(newest.schema[DELETED].dataType))
     further = line.of_further_merges
     while (version := tombstones.version()) != seen:
         deleted = _without_upserts(tombstones.with_deletes(newest, events, version), events)

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from deltaweave import clauses
 from deltaweave.changes.events import WRONG, Events
-from deltaweave.changes.lineage import OfOneLine, holds_transaction_id, newest_in_line
+from deltaweave.changes.lineage import OfOneLine, id_to_commit, line_of
 from deltaweave.changes.side_table import encryption_of, noted_at_present
 from deltaweave.delta.commit import (
     TransactionId,
@@ -36,14 +36,48 @@ JSON of the source's row or the text of the message, and `id` is a digest of bot
 
 @dataclass(frozen=True)
 class Terms:
-    """The transaction id and the lease of a merge that applies a batch.
+    """The terms on which merges apply a batch to a table.
 
     Attributes:
-        idempotency: The batch's application id and version; None if the lease adds them.
+        newest: The version of the table.
+        began: The version of the table before the first attempt.
+        transaction_id: The application id and version that the merge commits, or None.
+        is_applied: Whether the table has the batch. Then nothing of it counts any more: another
+            batch may have its id, as those of a new stream may.
     """
 
-    idempotency: TransactionId | None
-    line: OfOneLine
+    newest: TableSnapshot
+    began: int
+    transaction_id: TransactionId | None
+    is_applied: bool
+
+    @property
+    def idempotency(self) -> TransactionId | None:
+        """The transaction id by which the merge finds that the batch is applied."""
+        return None if self._passes_for_applied else self.transaction_id
+
+    @property
+    def _passes_for_applied(self) -> bool:
+        """Whether the table holds the id, of commits that it lacks."""
+        own, newest = self.transaction_id, self.newest
+        held = None if own is None else newest.last_applied(own.application_id)
+        return own is not None and held is not None and held >= own.version and not self.is_applied
+
+    def line(self, noted: int | None) -> OfOneLine:
+        """Return the lease of the merge, whose commit names the batch and what was noted of it.
+
+        Noted events that no commit names are ordered by time. So a commit names them even if it
+        changes nothing, unless the table is as it was when they were noted: in `newest`.
+        """
+        line = line_of(self.newest, noted)
+        if self.newest.version > self.began:
+            line = replace(line, are_committed_alone=True)
+        if not self._passes_for_applied:
+            return line
+        assert self.transaction_id is not None
+        held = self.newest.last_applied(self.transaction_id.application_id)
+        assert held is not None
+        return line.with_transaction_id(self.transaction_id, held)
 
 
 @contextmanager
@@ -87,26 +121,15 @@ class EventBatch:
         """Start a delivery of this batch."""
         return cls(transaction_id, table.version())
 
-    def terms(self, newest: TableSnapshot, line: OfOneLine) -> Terms:
-        """Return the transaction id and the lease with which a merge applies the batch as a whole.
+    def terms(self, newest: TableSnapshot) -> Terms:
+        """Return the terms on which a merge applies the batch as a whole, or nothing of it.
 
-        RESTORE takes the rows of a batch and leaves its id, by which all but its deletes would
-        count as applied. Then the batch is applied again, and its commit names the id again. If
-        the log does not show it, the batch is applied again, too, which is harmless.
-
-        Noted events that no commit names are ordered by time. So a commit names them even if it
-        changes nothing, unless the table is as it was when they were noted: in `newest`.
+        RESTORE takes the rows of a batch and leaves its id, by which it would count as applied.
+        Then the batch is applied again, and its commit names it again (`id_to_commit`).
         """
-        if newest.version > self.began:
-            line = replace(line, are_committed_alone=True)
         own = self.transaction_id
-        held = None if own is None else newest.last_applied(own.application_id)
-        if own is None or held is None or held < own.version:
-            return Terms(own, line)
-        found = newest_in_line(newest, own.application_id)
-        if found.version is not None and found.version >= own.version:
-            return Terms(own, line)
-        return Terms(None, line.with_transaction_id(own, held))
+        wanted = None if own is None else id_to_commit(newest, own)
+        return Terms(newest, self.began, wanted or own, is_applied=own is not None and not wanted)
 
 
 def rescued_table(table: Table, rescued: str | bool) -> Table | None:
@@ -162,7 +185,7 @@ def rescue(
     if (
         transaction_id is not None
         and holder.exists()
-        and holds_transaction_id(holder.snapshot(), transaction_id)
+        and id_to_commit(holder.snapshot(), transaction_id) is None
     ):
         return
     _put(events.unusable, into, encryption_of(table, into))

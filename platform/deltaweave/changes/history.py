@@ -37,7 +37,6 @@ from deltaweave.changes.events import (
     mentions,
     values_of,
 )
-from deltaweave.changes.lineage import line_of
 from deltaweave.changes.side_table import (
     EVENTS,
     NOTED,
@@ -101,16 +100,22 @@ class Histories:
         Raises:
             CommitConflictError: Another batch was applied meanwhile; this one can be applied again.
         """
-        result, others = None, self.events.rows
+        result, is_new = None, True
         while True:
             newest = self.remembered.settle()
             check_are_of(newest, self.events)
+            terms = delivery.terms(newest)
+            is_new = is_new and not terms.is_applied
+            others = self.events.rows if is_new else self.events.rows.limit(0)
             read, beside, noted = newest.version, self.remembered.version(), delivery.noted
             # Its lineage names both versions, so rows that executors lose are recomputed unchanged.
             query = self._known(self._versions(read), beside, others)
             with cached(query, "what is known of the keys") as known:
-                to_remember = self._to_remember(known)
-                adds = self._adds(known)
+                to_remember = (
+                    known.where(~F.col(_IS_BORDER)) if self.versions_are_events else others
+                )
+                to_remember = to_remember.select(*map(column, self.events.rows.columns))
+                adds = self._adds(known, is_new=is_new)
                 if beside < 0 and adds:
                     self.remembered.create(to_remember, self.events)
                     continue  # another batch may have created it, with events
@@ -119,15 +124,15 @@ class Histories:
                     added = self.remembered.add(
                         to_remember, self.events, noted, are_distinct=self.versions_are_events
                     )
-                merged = self._merge(known, delivery.terms(newest, line_of(newest, noted)))
+                merged = self._merge(known, terms, noted)
             result = merged if result is None else result.then(merged)
             # Events that other runs remembered meanwhile may concern versions that were just
             # written. A run that applied the id before may have died before it checked this.
             is_alone = self.remembered.version() == (beside if added is None else beside + 1)
             if is_alone and not merged.was_applied_before:
                 return result
-            # The versions or the remembered events have the batch.
-            delivery, others = EventBatch.of(self.table, None), self.events.rows.limit(0)
+            # The versions or the remembered events have the batch, or another one with its id.
+            delivery, is_new = EventBatch.of(self.table, None), False
 
     def _versions(self, version: int) -> DataFrame:
         """Read the versions of the batch's keys: keys, start, end, and the values as a struct."""
@@ -247,20 +252,14 @@ class Histories:
         differs = unless_earlier_are_of_other_log(differs, shape, in_order)
         return known.withColumn(_IS_BORDER, F.expr(differs)).drop("_cdc_tracked")
 
-    def _to_remember(self, known: DataFrame) -> DataFrame:
-        """Return the events that the table's versions will not show."""
-        if not self.versions_are_events:
-            return self.events.rows
-        return known.where(~F.col(_IS_BORDER)).select(*map(column, self.events.rows.columns))
-
-    def _adds(self, known: DataFrame) -> bool:
+    def _adds(self, known: DataFrame, *, is_new: bool) -> bool:
         """Return whether one of these events is not remembered yet, as far as that is known."""
         name = self.table.path_or_name  # the first query that evaluates all values of the batch
         with translated(name, operation="applying changes", otherwise=SourceError):
             if not self.versions_are_events:
                 if self.events.shape.log_fields:  # no event of another log is remembered
                     known.agg(F.count_if(_IS_BORDER)).first()
-                return self.events.count > 0
+                return is_new and self.events.count > 0
             # `_cdc_is_kept` is null for events that the table shows.
             new = known.where(f"NOT {_IS_BORDER} AND NOT coalesce({_IS_KEPT}, false)")
             return bool(new.select(F.lit(1)).take(1))
@@ -291,8 +290,8 @@ class Histories:
         starts = known.selectExpr(*keys, f"explode({_BEGAN}) AS {START}", begins)
         return starts.where(f"_cdc_begins IS NULL OR _cdc_begins != {START}").drop("_cdc_begins")
 
-    def _merge(self, known: DataFrame, terms: Terms) -> MergeResult:
-        shape, line = self.events.shape, terms.line
+    def _merge(self, known: DataFrame, terms: Terms, noted: int) -> MergeResult:
+        shape, line = self.events.shape, terms.line(noted)
         versions = [*shape.keys, START]
         after = self._histories(known).withColumn(_REMOVED, F.lit(False))
         removed = self._removed(known).withColumn(_REMOVED, F.lit(True))

@@ -24,6 +24,7 @@ from deltaweave.changes.commit_lines import (
     begins_history,
     line_of_commits,
     version_before,
+    was_left,
 )
 from deltaweave.delta.commit import Lease, TransactionId
 from deltaweave.delta.log import Commit, FileChanges, TableSnapshot, commit_of, file_changes_of
@@ -43,6 +44,9 @@ LOOKED_AT = "deltaweave/looked_at"
 
 A side table holds it, and the table itself for when it has no side table.
 """
+
+AGAIN = "deltaweave/batch_again"
+"""Prefix of the application id of a batch that was undone and is applied after a later one."""
 
 NOTED_EVERY = 32  # versions of the table that one look reads again at most
 
@@ -168,13 +172,29 @@ def newest_in_line(
     return applied_in_line(log, version, application_id, held, is_alone=is_alone)
 
 
-def holds_transaction_id(snapshot: TableSnapshot, transaction_id: TransactionId) -> bool:
-    """Return whether a version's commits hold an application id with this version or a later.
+def id_to_commit(snapshot: TableSnapshot, given: TransactionId) -> TransactionId | None:
+    """Return the transaction id with which a batch is committed; None if a version has the batch.
 
-    False where the log does not show it: a batch that comes again is applied again.
+    It has the batch if its commits hold the application id with this version or a later one. But
+    RESTORE leaves the ids of what it undoes, and what came since may hold a later version. Then a
+    batch whose own commit was undone is committed with a further id (`AGAIN`), so that the later
+    version still counts. Where the log does not show it, a batch that comes again is applied again.
     """
-    held = newest_in_line(snapshot, transaction_id.application_id).version
-    return held is not None and held >= transaction_id.version
+    application_id, version = given
+    held = snapshot.last_applied(application_id)
+    if held is None or held < version:
+        return given
+    found = newest_in_line(snapshot, application_id).version
+    if found is None or found < version:
+        return given
+    again = TransactionId(f"{AGAIN}/{application_id}", version)
+
+    def names(commit: Commit) -> bool:
+        return any(commit.applied.get(name) == version for name in (application_id, again[0]))
+
+    if found == version or not was_left(LogOf(snapshot), snapshot.version, names):
+        return None
+    return again
 
 
 def cloned_by(newest: TableSnapshot, since: int) -> Commit | None:

@@ -21,7 +21,9 @@ from deltaweave.changes.conversions import (
     FROM,
     by_case,
     converted,
+    depends_on_zone,
     exact,
+    has_fields_of,
     is_as,
     names_of,
     plain,
@@ -39,11 +41,13 @@ from deltaweave.changes.events import (
 from deltaweave.changes.table_columns import TableColumns, defaults
 from deltaweave.delta.jvm import cast_strictly
 from deltaweave.delta.log import TableSnapshot
-from deltaweave.errors import CommitConflictError
+from deltaweave.errors import NOTHING_DONE, CommitConflictError, StatementError
 from deltaweave.identifiers import back_quoted, column
 
 ITEM = "item"
 """In a path, the items of an array, or the keys or values of a map."""
+
+_FAR_ZONES = ("+14:00", "-12:00")
 
 _IsThere = Callable[[Column], Column]
 
@@ -220,7 +224,7 @@ def _keys_of(rows: DataFrame, shape: EventShape, table: TableColumns) -> dict[st
         if is_as(held, wanted):
             value = column(key)
         elif isinstance(held, StringType):
-            value = cast_strictly(rows.sparkSession, column(key), plain(wanted))
+            value = _read_text(rows, key, plain(wanted))
         else:
             value = converted(column(key), held, wanted)
             [named] = rows.select(value.alias(key)).schema
@@ -229,6 +233,18 @@ def _keys_of(rows: DataFrame, shape: EventShape, table: TableColumns) -> dict[st
         if table.is_limited(key) or not is_as(held, wanted):
             keys[key] = table.as_stored(key, value, wanted)
     return keys
+
+
+def _read_text(rows: DataFrame, key: str, wanted: DataType) -> Column:
+    """Read the text of a key; evaluating one that is none, or says no time zone, is an error."""
+    if not depends_on_zone(StringType(), wanted):
+        return cast_strictly(rows.sparkSession, column(key), wanted)
+    east, west = (
+        cast_strictly(rows.sparkSession, column(key), wanted, zone=zone) for zone in _FAR_ZONES
+    )
+    ending = F.lit(f" does not fit the table, whose {key} is an instant, without its time zone")
+    problem = F.raise_error(F.concat(F.lit(f"the key {key}="), column(key), ending))
+    return F.when(east.eqNullSafe(west), east).otherwise(problem)
 
 
 def _sequence(rows: DataFrame, table: TableColumns) -> Column:
@@ -249,7 +265,16 @@ def _exact_sequence(rows: DataFrame, table: TableColumns) -> Column:
     if wanted is None or plain(at) == plain(wanted) or widens(at, wanted):
         return _sequence(rows, table)
     ending = f" does not fit the table, whose sequences are {wanted.simpleString()}"
-    at_held = exact(F.col(SEQUENCE)["at"], at, wanted, ("the sequence ", ending))
+    if not has_fields_of(at, wanted):
+        raise StatementError(
+            f"the sequence {at.simpleString()}{ending}.",
+            operation="applying changes",
+            state=NOTHING_DONE,
+            hint="Give sequence_by all fields that it has in the table, by their names.",
+        )
+    value = converted(F.col(SEQUENCE)["at"], at, wanted)  # finds fields by name
+    [named] = rows.select(value.alias("at")).schema
+    at_held = exact(value, named.dataType, wanted, ("the sequence ", ending))
     return F.struct(at_held.alias("at"), F.col(SEQUENCE)["tie"].alias("tie"))
 
 

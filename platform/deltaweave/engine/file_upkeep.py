@@ -70,7 +70,9 @@ def _with_statistics(table: TableSnapshot, files: FileList, collector: JavaObjec
     computed = _computed(table.read_files(files.without_vectors()), collector)
     named = files.rows.select(["path", "location", "has_vector"])
     by_path = table.spark.createDataFrame(named).join(computed, "location", "left")
-    statistics = by_path.select("path", json_text(_bounds(by_path)).alias("computed"))
+    statistics = by_path.select(
+        "path", json_text(_bounds(by_path), as_in_log=True).alias("computed")
+    )
     adds = files.data_frame.join(statistics, "path")
     adds = adds.withColumns({"stats": F.col("computed"), "dataChange": F.lit(False)})
     adds = adds.select(files.data_frame.columns)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deltaweave.changes.commit_lines import applied_in_line, line_of_commits
+from deltaweave.changes.commit_lines import applied_in_line, line_of_commits, was_left
 from deltaweave.delta.log import Commit, FileChanges, commit_from, file_changes_from
 
 HOUR = timedelta(hours=1)
@@ -192,3 +192,33 @@ def test_an_application_id_has_the_version_of_commits_that_still_count(
 def test_a_restore_is_found_behind_thousands_of_commits() -> None:
     commits = [CREATED, applied("+a", 1), applied("+b", 2), restored(1), *[NOTHING] * 2_000]
     assert applied_in_line(LogOfTest(commits), len(commits) - 1, "app", 2).version == 1
+
+
+FOUR = applied("+d", 4)
+REPLACED = Written("-a -b", None, "CREATE OR REPLACE TABLE")
+
+
+@pytest.mark.parametrize(
+    ("commits", "left"),
+    [
+        ([CREATED, applied("+a", 1), applied("+b", 2), FOUR], False),
+        ([CREATED, applied("+a", 1), applied("+b", 2), restored(1), FOUR], True),
+        ([CREATED, applied("+a", 1), applied("+b", 2), restored(2), FOUR], False),
+        # It came again, and was taken back again.
+        ([CREATED, applied("+b", 2), restored(0), applied("+b", 2), FOUR], False),
+        ([CREATED, applied("+b", 2), restored(0), FOUR, applied("+b", 2), restored(3)], True),
+        # A RESTORE of a RESTORE brings it back.
+        ([CREATED, applied("+b", 2), restored(0), FOUR, restored(1), FOUR], False),
+        ([CREATED, applied("+b", 2), REPLACED, FOUR], True),
+        ([CREATED, applied("+b", 2), REPLACED, FOUR, applied("+b", 2)], False),
+        ([CREATED, applied("+b", 2), OVERWRITTEN, FOUR], False),
+        # No commit that the log has names it.
+        ([CREATED, applied("+a", 1), FOUR], False),
+        ([None, None, applied("+a", 3), restored(1), FOUR], False),
+    ],
+)
+def test_an_id_was_left_if_its_newest_commit_is_in_no_line(
+    commits: Sequence[Written | None], left: bool
+) -> None:
+    log = LogOfTest(commits)
+    assert was_left(log, len(commits) - 1, lambda each: each.applied.get("app") == 2) == left

@@ -6,15 +6,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import SparkRuntimeException
 from pyspark.sql import DataFrame, SparkSession
 
 import deltaweave
 from deltaweave import MergeOnReadTable, Table
+from deltaweave.changes.conversions import exact
 from deltaweave.errors import DeltaweaveError
 
-# By column: its type, a value, the same value of another type, and one that the type would change.
+# By column: its type, a value, the same value of another type, and one that the type would change,
+# in this or another time zone.
 KEYS = {
-    "day": ("DATE", "'2026-01-01'", "TIMESTAMP'2026-01-01'", "TIMESTAMP'2026-01-01 10:00:00'"),
+    "day": (
+        "DATE",
+        "'2026-01-01'",
+        "TIMESTAMP_NTZ'2026-01-01'",
+        "TIMESTAMP_NTZ'2026-01-01 10:00:00'",
+    ),
+    "local": ("TIMESTAMP_NTZ", "'2026-01-01'", "DATE'2026-01-01'", "TIMESTAMP'2026-01-01'"),
+    "instant": (
+        "TIMESTAMP",
+        "'2026-01-01 00:00:00Z'",
+        "'2026-01-01T09:00:00+09:00'",
+        "'2026-01-01 00:00:00'",
+    ),
     "number": ("INT", "1", "1.0D", "1.5D"),
     "big": ("SMALLINT", "1", "1L", "70000"),
     "amount": ("DECIMAL(5,1)", "1.5", "1.50", "1.52"),
@@ -61,6 +76,81 @@ def test_a_key_of_another_type_is_the_tables_or_an_error(
             apply(3, {**first, name: other})
     newest = "__END_AT IS NULL" if kind == "histories" else "true"
     assert [row.v for row in Table(spark, path).read().where(newest).collect()] == [2]
+
+
+A_DAY, NOON = "2026-01-01", "2026-01-01 12:00:00"
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted"),
+    [
+        (f"DATE'{A_DAY}'", "TIMESTAMP"),
+        (f"TIMESTAMP_NTZ'{NOON}'", "TIMESTAMP"),
+        (f"'{NOON}'", "TIMESTAMP"),
+        (f"TIMESTAMP'{A_DAY}'", "DATE"),
+        (f"TIMESTAMP'{NOON}'", "TIMESTAMP_NTZ"),
+        (f"TIMESTAMP'{NOON}'", "STRING"),
+        (f"named_struct('a', TIMESTAMP_NTZ'{NOON}')", "STRUCT<a: TIMESTAMP>"),
+        (f"array(named_struct('a', 1, 'b', DATE'{A_DAY}'))", "ARRAY<STRUCT<a: INT, b: TIMESTAMP>>"),
+    ],
+)
+def test_what_depends_on_the_sessions_zone_fits_no_key_and_sequence(
+    spark: SparkSession, held: str, wanted: str
+) -> None:
+    rows = spark.sql(f"SELECT {held} AS value UNION ALL SELECT NULL")
+    [field] = rows.schema
+    [of_table] = spark.sql(f"SELECT CAST(NULL AS {wanted}) AS value").schema
+    value = exact(rows["value"], field.dataType, of_table.dataType, ("the key k=", " does not fit"))
+    with pytest.raises(SparkRuntimeException, match=r"the key k=.*2026-01-01.* does not fit"):
+        rows.select(value).collect()
+    assert rows.where("value IS NULL").select(value).collect() == [(None,)]
+
+
+# By the type of a table's sequences: sequences that do not fit, and some that are newer than 1.
+SEQUENCES = {
+    "TIMESTAMP": ([f"DATE'{A_DAY}'", f"TIMESTAMP_NTZ'{NOON}'", f"'{NOON}'"], []),
+    "TIMESTAMP_NTZ": ([f"TIMESTAMP'{A_DAY}'"], [f"DATE'{A_DAY}'"]),
+    "STRUCT<lsn: BIGINT, n: BIGINT>": (
+        ["named_struct('lsn', 9L, 'm', 9L)", "named_struct('n', 9L)"],
+        # Later in the log, with a smaller number within its transaction.
+        ["named_struct('n', 1L, 'lsn', 7L)", "named_struct('LSN', 8, 'n', 0)"],
+    ),
+}
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("of", SEQUENCES)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "current rows",
+        pytest.param("histories", marks=pytest.mark.full_matrix),
+        pytest.param("merge on read", marks=pytest.mark.full_matrix),
+    ],
+)
+def test_sequences_are_those_of_the_table_by_name_in_every_zone(
+    spark: SparkSession, tmp_path: Path, kind: str, of: str
+) -> None:
+    path = str(tmp_path / "t")
+    wrong, right = SEQUENCES[of]
+    first = "'2020-01-01'" if of.startswith("TIMESTAMP") else "named_struct('lsn', 5L, 'n', 5L)"
+
+    def apply(v: int, at: str) -> None:
+        events = spark.sql(f"SELECT 1 AS k, {v} AS v, {at} AS at")
+        arguments = {"keys": ["k"], "sequence_by": "at", "except_column_list": ["at"]}
+        apply_as(kind, path, events, arguments, 1)
+
+    apply(0, f"CAST({first} AS {of})")
+    for at in wrong:
+        with pytest.raises(
+            DeltaweaveError, match=r"does not fit the table, whose sequences are|has no column"
+        ):
+            apply(-1, at)
+    for v, at in enumerate(right, 1):
+        apply(v, at)
+    newest = "__END_AT IS NULL" if kind == "histories" else "true"
+    found = Table(spark, path).read().where(newest).collect()
+    assert [row.v for row in found] == [len(right)]
 
 
 def apply_as(kind: str, where: str, events: DataFrame, arguments: Any, rows: int) -> None:

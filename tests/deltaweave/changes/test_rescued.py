@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 import deltaweave
 from deltaweave import FROM_DEBEZIUM, MergeOnReadTable, Table, debezium_changes
 from deltaweave.errors import SourceError, StatementError
+from tests.support.settings import configured
 
 SCHEMA = "id INT, at TIMESTAMP_NTZ, tags ARRAY<INT>, doc VARIANT, name STRING"
 TOPIC = "topic STRING, partition INT, offset BIGINT, key STRING, value STRING"
@@ -247,6 +248,60 @@ def test_decoded_values_that_do_not_fit_their_column_are_put_aside(
     assert len(reasons) == len(decoded) - 1
     for offset, (_, said) in enumerate(decoded):
         assert said is None or said in reasons[f"offset {offset}"]
+
+
+ZONES = ("Asia/Tokyo", "America/New_York")
+
+
+@pytest.mark.minutes
+def test_events_put_aside_have_the_same_exact_times_in_every_zone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "t")
+    micros = (1_767_225_600_123_456, 1_767_225_600_123_999)  # of one millisecond
+    for zone in ZONES:
+        with configured(spark, {"spark.sql.session.timeZone": zone}):
+            instant = "timestamp_micros(micros)"
+            local = (
+                "TIMESTAMP_NTZ'2026-01-01' + make_interval(0, 0, 0, 0, 0, 0, micros % 1000 / 1e6)"
+            )
+            source = spark.createDataFrame(
+                [(each,) for each in micros], "micros BIGINT"
+            ).selectExpr(
+                "CAST(NULL AS INT) AS k",
+                f"{instant} AS at",
+                f"{local} AS local",
+                f"array(named_struct('m', map('x', {instant}))) AS nested",
+            )
+            deltaweave.apply_changes(
+                spark, path, source, keys=["k"], sequence_by="at", rescued=True
+            )
+            kept = [
+                json.loads(row.event) for row in Table(spark, f"{path}_rescued").read().collect()
+            ]
+            digits = ["123456", "123999"]
+            instants = [f"2026-01-01T00:00:00.{each}Z" for each in digits]
+            assert sorted(each["at"] for each in kept) == instants
+            assert sorted(each["nested"][0]["m"]["x"] for each in kept) == instants
+            assert sorted(each["local"] for each in kept) == [
+                f"2026-01-01T00:00:00.000{each[3:]}" for each in digits
+            ]
+
+
+def test_decoded_structs_in_texts_have_exact_times_in_every_zone(spark: SparkSession) -> None:
+    row = "STRUCT<id: INT, doc: STRUCT<at: TIMESTAMP>>"
+    after = "named_struct('id', 1, 'doc', named_struct('at', timestamp_micros(1767225600123456)))"
+    frame = spark.sql(
+        f"SELECT named_struct('before', CAST(NULL AS {row}), 'after', CAST({after} AS {row}), "
+        "'op', 'c', 'source', named_struct('lsn', 1L)) AS value"
+    )
+    for zone in ZONES:
+        with configured(spark, {"spark.sql.session.timeZone": zone}):
+            rows = debezium_changes(
+                frame, schema="id INT, doc STRING", connector="postgresql", offset=None
+            )
+            [found] = rows.select("doc").collect()
+        assert json.loads(found.doc) == {"at": "2026-01-01T00:00:00.123456Z"}
 
 
 def test_events_are_not_put_aside_into_the_table_itself(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from pyspark.sql import SparkSession
 
 from dagster_deltaweave.logs import pending_changes
 from dagster_deltaweave.tables import MergeOnReadLocations
-from deltaweave.changes import apply, history
+from deltaweave import Table
+from deltaweave.changes import delivery
 from deltaweave.changes.lineage import OfOneLine
 from deltaweave.errors import CommitConflictError
 from tests.deltaweave.changes.test_current_rows import current_rows, frame
@@ -23,6 +25,7 @@ from tests.deltaweave.changes.test_restores import (
     KINDS,
     ON_READ,
     OTHERS,
+    Kind,
     Lake,
     another_process,
     clean_up,
@@ -30,7 +33,7 @@ from tests.deltaweave.changes.test_restores import (
     rows_of,
 )
 from tests.deltaweave.engine.test_session_settings import APPLICATION, VERSION
-from tests.support.drawn_events import Event, delete
+from tests.support.drawn_events import PARTIAL, Event, delete, truncate
 from tests.support.settings import configured
 
 ANEW = "spark.databricks.delta.columnMapping.reuseColumnMetadataDuringOverwrite"
@@ -47,6 +50,8 @@ OF_ROWS, OF_HISTORIES = (
     )
     for told in ("current rows", "histories")
 )
+
+OF_PARTIAL_VERSIONS = replace(KINDS["histories"], arguments={**PARTIAL, "stored_as_scd_type": 2})
 
 
 @contextmanager
@@ -136,6 +141,101 @@ def test_a_batch_that_a_restore_took_back_is_applied_again_as_a_whole(
     assert lake.rows_after_late_events() == lake.expected(INSERTS, batch, OTHERS)
 
 
+# Batches of one stream: upserts and a delete of each, of which a half would show.
+STREAM = {
+    1: INSERTS,
+    2: [Event(1, 20, 7, "g"), delete(2, 20), Event(4, 20, 8, "h")],
+    3: [delete(4, 30), Event(5, 30, 9, "i"), Event(2, 25, 1, "j")],
+    4: OTHERS,
+}
+BACK = [
+    pytest.param((4, 2, 3), marks=SLOW),
+    pytest.param((3, 2, 4), marks=FULL),
+]
+
+
+@OF_ROWS
+@pytest.mark.parametrize("order", BACK)
+def test_batches_taken_back_come_again_in_any_order(
+    spark: SparkSession, tmp_path: Path, kind: str, order: tuple[int, ...]
+) -> None:
+    lake = Lake(spark, tmp_path, KINDS[kind])
+    inserted, _, _ = (lake.apply(STREAM[n], pair=("topic", n)) for n in (1, 2, 3))
+    lake.restore(inserted)
+    for n in order:
+        applied = lake.apply(STREAM[n], pair=("topic", n))
+    assert lake.rows() == lake.kind.rows([event for n in STREAM for event in STREAM[n]])
+    # All are there, and so is what a second RESTORE keeps.
+    for n in (2, 1, 4, 3):
+        assert lake.apply(STREAM[n], pair=("topic", n)) == applied, n
+    lake.restore(applied - 1)
+    last = order[-1]
+    rest = [event for n in STREAM if n != last for event in STREAM[n]]
+    assert lake.rows() == lake.kind.rows(rest)
+    lake.apply(STREAM[last], pair=("topic", last))
+    assert lake.rows_after_late_events() == lake.expected(*STREAM.values())
+
+
+@OF_ROWS
+def test_batches_that_a_new_table_lacks_come_after_later_ones(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    lake = Lake(spark, tmp_path, KINDS[kind])
+    for n in (1, 2):
+        lake.apply(STREAM[n], pair=("topic", n))
+    lake.replace()
+    for n in (4, 2, 1):
+        lake.apply(STREAM[n], pair=("topic", n))
+    expected = lake.kind.rows([*STREAM[1], *STREAM[2], *STREAM[4]])
+    assert lake.rows() == expected
+
+
+@pytest.mark.minutes
+def test_batches_that_a_changeset_lost_are_appended_after_later_ones(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = on_read(Lake(spark, tmp_path, ON_READ))
+
+    def append(n: int) -> int | None:
+        return table.append(frame(spark, STREAM[n]), applied=("topic", n))
+
+    assert [append(n) for n in (1, 2, 3)] == [1, 2, 3]
+    spark.sql(f"RESTORE TABLE delta.`{tmp_path}/base_changes` TO VERSION AS OF 1")
+    assert [append(n) is None for n in (4, 2, 3)] == [False, False, False]
+    assert [append(n) for n in (2, 3, 4, 1)] == [None, None, None, None]
+    assert rows_of(table) == current_rows([event for n in STREAM for event in STREAM[n]])
+
+
+OTHER_BATCH = [Event(1, 50, 1, "x"), delete(2, 50), Event(3, 5, 1, "y"), Event(3, 40, 3, "c")]
+OF_SOME_COLUMNS = [replace(each, present=("v",)) for each in OTHER_BATCH]
+
+
+@pytest.mark.parametrize(
+    ("kind", "batch"),
+    [
+        pytest.param(KINDS["current rows"], [*OTHER_BATCH, truncate(45)], marks=SLOW),
+        pytest.param(KINDS["current rows of partial events"], OF_SOME_COLUMNS, marks=FULL),
+        pytest.param(KINDS["histories"], OTHER_BATCH, marks=FULL),
+        pytest.param(OF_PARTIAL_VERSIONS, OF_SOME_COLUMNS, marks=SLOW),
+    ],
+)
+def test_a_batch_whose_id_was_applied_is_skipped_as_a_whole(
+    spark: SparkSession, tmp_path: Path, kind: Kind, batch: list[Event]
+) -> None:
+    """Its application ids may have begun again, as with a new checkpoint."""
+    lake = Lake(spark, tmp_path, kind)
+    for n in (1, 2):
+        lake.apply([*STREAM[n], Event(3, 30, 3, "c")], pair=("topic", n))
+    rows, version = lake.rows(), Table(spark, lake.named("table")).version()
+    assert lake.apply(batch, pair=("topic", 1)) == version
+    assert lake.rows() == rows
+    # Nothing of it is remembered either: these are older than events of it.
+    late = [Event(2, 45, 1, "z"), Event(3, 35, 2, "z")]
+    lake.apply(late)
+    expected = [*STREAM[1], *STREAM[2], Event(3, 30, 3, "c"), *late]
+    assert lake.rows() == kind.rows(expected)
+
+
 @OF_HISTORIES
 def test_a_restore_before_a_batchs_commit_makes_the_batch_begin_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -187,17 +287,16 @@ def test_a_restore_before_a_rematerialization_commits_loses_no_batch(
 def test_what_a_lost_attempt_noted_is_of_the_commit_of_the_next_one(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    lake, line_of = Lake(spark, tmp_path, KINDS[kind]), apply.line_of
-    module = history if kind == "histories" else apply
+    lake, line_of = Lake(spark, tmp_path, KINDS[kind]), delivery.line_of
     lake.apply(INSERTS)
     rival, rivals = Event(7, 10, 5, "e"), list[int]()
 
     def lost(*arguments: Any) -> OfOneLine:
-        monkeypatch.setattr(module, "line_of", line_of)
+        monkeypatch.setattr(delivery, "line_of", line_of)
         rivals.append(lake.apply([rival]))
         raise CommitConflictError("a rival was faster", table="table")
 
-    monkeypatch.setattr(module, "line_of", lost)
+    monkeypatch.setattr(delivery, "line_of", lost)
     lake.apply([delete(1, 20), delete(5, 20), Event(6, 20, 6, "f")])
     lake.restore(rivals[0])
     # The deletes are of no commit that the table has.
@@ -210,19 +309,18 @@ def test_what_a_lost_attempt_noted_is_of_the_commit_of_the_next_one(
 def test_a_table_that_is_replaced_during_a_batch_remembers_all_of_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    lake, line_of = Lake(spark, tmp_path, KINDS[kind]), apply.line_of
-    module = history if kind == "histories" else apply
+    lake, line_of = Lake(spark, tmp_path, KINDS[kind]), delivery.line_of
     lake.apply(OTHERS)
     # Each table's files have names of their own for its columns.
     with configured(spark, {ANEW: "false"}):
         lake.replace("name")
 
         def replaced(*arguments: Any) -> OfOneLine:
-            monkeypatch.setattr(module, "line_of", line_of)
+            monkeypatch.setattr(delivery, "line_of", line_of)
             lake.replace("name")
             return line_of(*arguments)
 
-        monkeypatch.setattr(module, "line_of", replaced)
+        monkeypatch.setattr(delivery, "line_of", replaced)
         lake.apply([*INSERTS, *DELETES])
     assert lake.rows_after_late_events() == lake.expected(INSERTS, DELETES)
 

@@ -68,6 +68,7 @@ class Lake:
             keys=["k"],
             sequence_by="seq",
             apply_as_deletes="op = 'delete'",
+            apply_as_truncates="op = 'truncate'",
             idempotency=pair,
             **self.kind.arguments,
         )

@@ -146,7 +146,7 @@ def test_histories_keep_their_sequences_and_refuse_what_does_not_fit(
             stored_as_scd_type=2,
         )
 
-    times = ("timestamp'2026-01-01 10:00:00'", "timestamp'2026-01-02 00:00:00'")
+    times = ("timestamp_ntz'2026-01-01 10:00:00'", "timestamp_ntz'2026-01-02 00:00:00'")
     apply("times", times[0])
     apply("days", "date'2026-01-01'")
     spark.conf.set("spark.sql.ansi.enabled", "false")

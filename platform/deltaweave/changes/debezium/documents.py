@@ -80,8 +80,7 @@ def rows_of_documents(
         F.create_map(*changed),
         lambda name, _: (
             (F.lower(name) == _ID)
-            | ~is_delete
-            & (F.map_contains_key(_SET, name) | F.array_contains(_REMOVED, F.lower(name)))
+            | ~is_delete & (F.map_contains_key(_SET, name) | F.array_contains(_REMOVED, name))
         ),
     )
     row = F.when(F.col(_DOCUMENT).isNotNull(), F.create_map(*whole)).otherwise(is_set)
@@ -117,7 +116,7 @@ def _parsed(messages: Messages, wanted: StructType) -> DataFrame:
     is_garbled = (document.isNotNull() & _document_fields(document).isNull()) | (
         described["updatedFields"].isNotNull() & changed.isNull()
     )
-    removed = F.transform(F.coalesce(described["removedFields"], F.array()), F.lower)
+    removed = F.coalesce(described["removedFields"], F.array())
     rows = rows.withColumns(
         {
             _DOCUMENT: named_as(wanted, _document_fields(document)),
@@ -126,41 +125,58 @@ def _parsed(messages: Messages, wanted: StructType) -> DataFrame:
             _KEY: _key_document(messages),
         }
     )
-    cut = F.transform(described["truncatedArrays"], lambda each: each["field"])
-    paths = F.flatten(
-        F.array(
-            F.filter(F.map_keys(_SET), lambda name: name.contains(".")),
-            F.filter(_REMOVED, lambda name: name.contains(".")),
-            F.coalesce(cut, F.array().cast("array<string>")),
-        )
-    )
-    roots = F.transform(paths, lambda path: F.lower(F.substring_index(path, ".", 1)))
-    own = F.array(*[F.lit(name.lower()) for name in wanted.names])
-    is_part = F.col(_DOCUMENT).isNull() & F.arrays_overlap(roots, own)
+    of_change = _problem_of_change(wanted, described["truncatedArrays"])
     has_key = F.col(_DOCUMENT).isNotNull() | F.col(_KEY).isNotNull()
     is_change = F.col(OPERATION).isin("c", "u", "r", "d")
     problem = (
         F.when(column(_ENVELOPE, _UNREAD).isNotNull(), F.lit(" is no JSON envelope."))
         .when(is_garbled, F.lit(" has a document that is no JSON."))
-        .when(is_part, _part_of(F.array_intersect(roots, own)))
+        .when(F.col(_DOCUMENT).isNull() & of_change.isNotNull(), of_change)
         .when(is_change & ~has_key, F.lit(_NO_KEY))
     )
     unread = F.concat(F.lit("the message at "), messages.place, problem)
     return rows.withColumns({_SET: named_as(wanted, F.col(_SET)), _UNREAD: unread})
 
 
+_WHOLE = "set capture.mode=change_streams_update_full"
 _NO_KEY = (
     " has neither a document nor a key: name the column with Kafka's key, key=, or let the "
     "connector send whole documents (capture.mode)."
 )
 
 
-def _part_of(names: Column) -> Column:
-    return F.concat(
-        F.lit(" changes a part of "),
-        F.concat_ws(", ", names),
-        F.lit(", and lacks the rest: set capture.mode=change_streams_update_full."),
+def _problem_of_change(wanted: StructType, truncated: Column) -> Column:
+    """Say what is wrong with a change that comes without its document; null if nothing is.
+
+    MongoDB tells cases apart, so a field in another case may not be the one of the column.
+    """
+    paths = F.flatten(
+        F.array(
+            F.filter(F.map_keys(_SET), lambda name: name.contains(".")),
+            F.filter(_REMOVED, lambda name: name.contains(".")),
+            F.coalesce(
+                F.transform(truncated, lambda each: each["field"]), F.array().cast("array<string>")
+            ),
+        )
     )
+    roots = F.transform(paths, lambda path: F.lower(F.substring_index(path, ".", 1)))
+    own = F.array(*[F.lit(name.lower()) for name in wanted.names])
+    folded = F.filter(
+        F.array_union(F.map_keys(_SET), F.col(_REMOVED)),
+        lambda name: F.array_contains(own, F.lower(name)) & ~name.isin(*wanted.names),
+    )
+    part = F.concat(
+        F.lit(" changes a part of "),
+        F.concat_ws(", ", F.array_intersect(roots, own)),
+        F.lit(f", and lacks the rest: {_WHOLE}."),
+    )
+    other = F.concat(
+        F.lit(" changes "),
+        F.concat_ws(", ", folded),
+        F.lit(f", which may be another field than the column's, in another case: {_WHOLE}, or "),
+        F.lit("name the column in schema= as the document does."),
+    )
+    return F.when(F.arrays_overlap(roots, own), part).when(F.size(folded) > 0, other)
 
 
 def _envelope(messages: Messages) -> Column:

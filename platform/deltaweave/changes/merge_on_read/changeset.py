@@ -27,7 +27,7 @@ from deltaweave.changes.events import (
     EventShape,
     values_of,
 )
-from deltaweave.changes.lineage import cloned_by, holds_transaction_id, newest_in_line, source_of
+from deltaweave.changes.lineage import cloned_by, id_to_commit, newest_in_line, source_of
 from deltaweave.changes.options import needed_properties
 from deltaweave.changes.side_table import fitted
 from deltaweave.changes.stored_events import stored_schema, to_events, to_stored, untaken
@@ -224,14 +224,15 @@ class Changeset:
         stored = to_stored(events.rows, self.shape)
         stored = fitted(stored, self.table, stored_schema(stored, self.shape))
         read = self.table.snapshot()
-        if applied is not None and holds_transaction_id(read, applied):
+        own = None if applied is None else id_to_commit(read, applied)
+        if own is None and applied is not None:
             return None
         number = max(_newest_batch(read), merged) + 1
         ingested = F.current_timestamp()
         rows = stored.withColumns({INGESTED: ingested, BATCH: F.lit(number)})
         # The transaction starts at the version from which the number was taken. If two take the
         # same number, Delta refuses the later one.
-        pairs = {NUMBERED: number, **dict([applied] if applied else [])}
+        pairs = {NUMBERED: number, **dict([own] if own else [])}
         if purged := _purged_from_source(read):
             pairs[PURGED] = purged
         if events.truncated is not None:

@@ -72,14 +72,19 @@ def cast_to(spark: SparkSession, column: Column, data_type: DataType) -> Column:
     return Column(column._jc.cast(nullable))
 
 
-def cast_strictly(spark: SparkSession, column: Column, data_type: DataType) -> Column:
-    """Cast a column; a value that does not fit is an error, whatever the session sets."""
+def cast_strictly(
+    spark: SparkSession, column: Column, data_type: DataType, *, zone: str | None = None
+) -> Column:
+    """Cast a column; a value that does not fit is an error, whatever the session sets.
+
+    Times without a zone are in the given one, by default the session's.
+    """
     jvm = Jvm.of(spark)
     wanted = jvm.sql.types.DataType.fromJson(data_type.json())
     expressions = jvm.catalyst.expressions
     ansi = jvm.singleton(expressions, "EvalMode").ANSI()
     value = jvm.expression_of(column)
-    return jvm.column_of(expressions.Cast(value, wanted, jvm.option(None), ansi))
+    return jvm.column_of(expressions.Cast(value, wanted, jvm.option(zone), ansi))
 
 
 def with_column(rows: DataFrame, name: str, column: Column) -> DataFrame:
@@ -94,9 +99,21 @@ def selected(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
     return DataFrame(rows._jdf.select(chosen), spark)
 
 
-def json_text(value: Column, *, with_nulls: bool = False) -> Column:
-    """Return a struct, array or map as JSON; its null fields are there if asked for."""
-    return F.to_json(value, {"ignoreNullFields": "false" if with_nulls else "true"})
+_TIMES_IN_JSON = {
+    "timeZone": "UTC",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+
+
+def json_text(value: Column, *, with_nulls: bool = False, as_in_log: bool = False) -> Column:
+    """Return a struct, array or map as JSON; its null fields are there if asked for.
+
+    Times have microseconds, and are in UTC in whatever zone the session is; `as_in_log`, they are
+    as Delta writes statistics.
+    """
+    options = {"ignoreNullFields": "false" if with_nulls else "true"}
+    return F.to_json(value, options if as_in_log else {**options, **_TIMES_IN_JSON})
 
 
 def grouped(rows: DataFrame, keys: Sequence[Column | str], values: Sequence[Column]) -> DataFrame:

@@ -201,7 +201,7 @@ class FileList:
             location_in(self.data_path).alias("location"),
             "size",
             "modificationTime",
-            json_text(F.col("partitionValues"), with_nulls=True).alias("partition"),
+            json_text(F.col("partitionValues"), with_nulls=True, as_in_log=True).alias("partition"),
             num_records.alias("num_records"),
             F.col("deletionVector").isNotNull().alias("has_vector"),
             deleted.alias("num_marked"),
@@ -360,7 +360,7 @@ def layout_of(files: DataFrame, small_file_bytes: int) -> FileLayout:
         F.sum("deletionVector.cardinality").alias("deleted_rows"),
         F.count_if(rows.isNull()).alias("files_without_statistics"),
     ]
-    partitions = grouped(files, [json_text(F.col("partitionValues"))], of_partition)
+    partitions = grouped(files, [json_text(F.col("partitionValues"), as_in_log=True)], of_partition)
     names = [each.name for each in fields(FileLayout)]
     row = partitions.agg(*[F.sum(name).alias(name) for name in names]).first()
     assert row is not None

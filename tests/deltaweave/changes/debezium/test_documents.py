@@ -263,3 +263,31 @@ def test_documents_that_cannot_be_read_are_put_aside_with_their_reason(
         alone = spark.createDataFrame([(of_key, value, 0)], kafka.schema)
         with pytest.raises(Exception, match=str(reason)):
             changes(alone, rescues=False).collect()
+
+
+# By the fields that an update sets and removes: what is read of it, or what it says of itself.
+OTHER_CASES = [
+    ({"name": "x"}, [], {"name": "x"}),
+    ({}, ["name"], {"name": None}),
+    ({}, ["Name"], "changes Name, which may be another field than the column's"),
+    ({"Name": "y"}, [], "changes Name, which may be another field than the column's"),
+    ({"Name": "y"}, ["name"], "changes Name, which may be another field than the column's"),
+    ({"name": "x", "extra": 1}, ["Extra"], {"name": "x"}),
+    ({}, ["Name.first"], "changes a part of name"),
+]
+
+
+@pytest.mark.parametrize(("updated", "removed", "found"), OTHER_CASES)
+def test_an_update_changes_no_column_by_a_field_of_another_case(
+    spark: SparkSession, updated: dict[str, Any], removed: list[str], found: Any
+) -> None:
+    """MongoDB tells such fields apart, so the document may have both."""
+    changed = {"updatedFields": json.dumps(updated), "removedFields": removed}
+    kafka = topic(spark, ("1", envelope("u", 1, updateDescription=changed)))
+    rows = read(kafka, rescues=True)
+    [row] = rows.select("name", "_cdc_present", "_cdc_message.problem").collect()
+    if isinstance(found, str):
+        assert found in row.problem
+    else:
+        assert row.problem is None
+        assert {name: row[name] for name in row._cdc_present if name != "_id"} == found

@@ -202,14 +202,13 @@ def cloned_by(newest: TableSnapshot, since: int) -> Commit | None:
 
     Args:
         newest: The newest version of the table.
-        since: The version that this process looked at last; -1 for none.
+        since: The version that was looked at last; -1 for none.
     """
-    since = max(since, _looked_at(newest))
     for commit in islice(line_of_commits(LogOf(newest), newest.version), _MAX_LOOKED):
         if commit.version <= since:
             return None
-        if commit.operation == CLONED:
-            return commit
+        if begins_history(commit):
+            return commit if commit.operation == CLONED else None
     first = commit_of(newest, 0)
     return first if first is not None and first.operation == CLONED else None
 
@@ -273,7 +272,7 @@ def _named(spark: SparkSession, name: str) -> Table:
     return Table(spark, name)
 
 
-def _looked_at(newest: TableSnapshot) -> int:
+def last_look(newest: TableSnapshot) -> int:
     """Return the version up to which a table without side tables was checked, by its checksum."""
     return (newest.listed_ids or {}).get(LOOKED_AT, -1)
 
@@ -359,7 +358,7 @@ class OfOneLine(Lease):
 def line_of(newest: TableSnapshot, noted: int | None = None) -> OfOneLine:
     """Return the lease of a table's line, whose commit names what was noted for it."""
     marks = {} if noted is None else {REMEMBERED: noted}
-    if newest.version - _looked_at(newest) >= NOTED_EVERY:
+    if newest.version - last_look(newest) >= NOTED_EVERY:
         marks[LOOKED_AT] = newest.version
     return OfOneLine(
         _NONE, -1, marks, are_committed_alone=False, since=newest.version, newest=newest

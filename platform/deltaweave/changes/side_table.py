@@ -42,6 +42,7 @@ from deltaweave.changes.lineage import (
     Lineage,
     cloned_by,
     has_left,
+    last_look,
     noted_by_clone,
     source_of,
 )
@@ -358,7 +359,7 @@ def _held(
             changes = True
     takes_over = False
     if lineage.cloned is not None and noted_by_clone(lineage.cloned) not in seen:
-        of_source = _rows_of_clone(table, lineage.cloned, directory)
+        of_source = rows_of_clone(table, lineage.cloned, directory)
         if of_source is not None:
             takes_over = changes = True
             rows = _with(rows, of_source)
@@ -368,9 +369,9 @@ def _held(
 def _take_over(kept_in: Table, table: Table, newest: TableSnapshot, directory: str) -> None:
     """Begin the side table of a clone with what its source remembers."""
     key = (f"{newest.data_path}/{directory}", newest.id)
-    clone = cloned_by(newest, _checked_until.get(key, -1))
+    clone = cloned_by(newest, max(_checked_until.get(key, -1), last_look(newest)))
     if clone is not None:
-        rows = _rows_of_clone(newest, clone, directory)
+        rows = rows_of_clone(newest, clone, directory)
         if rows is not None:
             create_side_table(kept_in, table, rows.schema)
             applied = {LOOKED_AT: newest.version, TAKEN_OVER: 1}
@@ -380,7 +381,7 @@ def _take_over(kept_in: Table, table: Table, newest: TableSnapshot, directory: s
     _keep_look(key, newest.version)
 
 
-def _rows_of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataFrame | None:
+def rows_of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataFrame | None:
     """Read what a clone's source remembered at the cloned version, if it still exists."""
     name = clone.parameters["source"]
     try:
@@ -388,8 +389,8 @@ def _rows_of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> Data
         # A table that replaced the source has another id, and a side table of its own.
         kept_in = side_table(source, directory, cloned.id)
         if newest_version(kept_in) < 1:  # nothing was written yet, also if it is a clone itself
-            earlier = cloned_by(cloned, -1)
-            rows = None if earlier is None else _rows_of_clone(cloned, earlier, directory)
+            earlier = cloned_by(cloned, last_look(cloned))
+            rows = None if earlier is None else rows_of_clone(cloned, earlier, directory)
         else:
             versions, of_source = list(_versions(kept_in.snapshot())), source.snapshot()
             lineage = Lineage.of(of_source, _oldest_ms(versions), cloned.version)

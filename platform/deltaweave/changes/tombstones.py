@@ -41,6 +41,7 @@ from deltaweave.changes.side_table import (
     newest_version,
     noted_at,
     noted_before,
+    rows_of_clone,
     settle,
     settled,
     side_table,
@@ -48,7 +49,7 @@ from deltaweave.changes.side_table import (
 from deltaweave.changes.stored_events import to_events, to_stored
 from deltaweave.delta.commit import alone_on_local_disk
 from deltaweave.delta.jvm import grouped
-from deltaweave.delta.log import TableSnapshot
+from deltaweave.delta.log import Commit, TableSnapshot
 from deltaweave.errors import (
     CommitConflictError,
     LockFileError,
@@ -162,6 +163,7 @@ class Tombstones:
         events: Events,
         version: int,
         table: TableSnapshot | None = None,
+        cloned: Commit | None = None,
     ) -> DataFrame:
         """Add to the changes, one for each key, the key's last known delete at a version.
 
@@ -170,6 +172,7 @@ class Tombstones:
             events: The events.
             version: The version of these tombstones; -1 if there are none.
             table: The version of the table that is read, unless these were settled for it.
+            cloned: The commit by which that table was cloned, if these may lack its source's.
 
         Returns:
             The changes, with `_cdc_deleted` over all known deletes.
@@ -177,19 +180,31 @@ class Tombstones:
         known: list[Column] = [F.col(DELETED)]
         if events.truncated is not None:
             known.append(last_at(events.truncated))
-        if version >= 0:
-            kept = self.kept_in.snapshot(version)
-            check_has_keys(kept, events.shape)
-            found = None if table is None else settled(kept, table, TOMBSTONES)
-            rows = kept.read_whole() if found is None else found.rows
-            takes_over = kept.last_applied(TAKEN_OVER) or (found is not None and found.takes_over)
-            if takes_over or kept.last_applied(EMPTIED):
+        rows, may_empty = self._at(version, events, table, cloned)
+        if rows is not None:
+            if may_empty:
                 emptied = _last_emptied(rows, events)
                 known += [] if emptied is None else [last_at(emptied)]
             changes = changes.join(_of_keys(rows, events), list(events.shape.keys), "left")
             known.append(F.col(_REMEMBERED))
         latest = F.greatest(*known) if len(known) > 1 else known[0]
         return changes.withColumn(DELETED, latest).drop(_REMEMBERED)
+
+    def _at(
+        self, version: int, events: Events, table: TableSnapshot | None, cloned: Commit | None
+    ) -> tuple[DataFrame | None, bool]:
+        """Return the deletes as of a version, and whether some may be of all keys."""
+        if version < 1 and table is not None and cloned is not None:  # nothing was written yet
+            return rows_of_clone(table, cloned, TOMBSTONES), True
+        if version < 0:
+            return None, False
+        kept = self.kept_in.snapshot(version)
+        check_has_keys(kept, events.shape)
+        found = None if table is None else settled(kept, table, TOMBSTONES)
+        may_empty = bool(kept.last_applied(TAKEN_OVER) or kept.last_applied(EMPTIED))
+        if found is None:
+            return kept.read_whole(), may_empty
+        return found.rows, may_empty or found.takes_over
 
 
 def _last_emptied(rows: DataFrame, events: Events) -> Column | None:

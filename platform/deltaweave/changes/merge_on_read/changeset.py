@@ -34,7 +34,7 @@ from deltaweave.changes.stored_events import stored_schema, to_events, to_stored
 from deltaweave.changes.tombstones import EMPTIED
 from deltaweave.delta.commit import TransactionId
 from deltaweave.delta.jvm import collected
-from deltaweave.delta.log import FileList, TableSnapshot, num_physical_rows_column
+from deltaweave.delta.log import Commit, FileList, TableSnapshot, num_physical_rows_column
 from deltaweave.errors import DeltaweaveError
 from deltaweave.table import Table
 
@@ -86,6 +86,8 @@ class Batches:
         purged: The number of the newest purged batch; 0 if none was purged.
         files: The files of the batches.
         rows: The events of the batches: columns as `Events.rows`.
+        may_be_merged: Whether the base may have some of them, because its watermark is unknown.
+        cloned: The commit by which the base was cloned, if its own commits name no batch.
     """
 
     after: int
@@ -94,10 +96,12 @@ class Batches:
     purged: int
     files: FileList
     rows: DataFrame
+    may_be_merged: bool = False
+    cloned: Commit | None = None
 
     def first_of(self, base_id: str) -> int | None:
         """Return the first batch that was appended for a base; None if none was."""
-        return self.table.last_applied(f"{FIRST}/{base_id}")
+        return first_batch(self.table, base_id)
 
     def may_be_of_another_base(self, base_id: str) -> bool:
         """Return whether some may be of a base that was there before, or of an earlier release."""
@@ -113,13 +117,29 @@ class Batches:
         """Return whether some are of a base that was there before, if `may_be_of_another_base`."""
         return not self.table.applied_versions(f"{FIRST}/").keys() <= {f"{FIRST}/{base_id}"}
 
+    @property
+    def were_appended_here(self) -> bool:
+        """Whether the changeset has the application ids of all of these; a clone lacks them."""
+        first = min(_firsts(self.table).values(), default=self.newest + 1)
+        return all(number >= first for number in _numbers_of(self.files, self.table))
+
+
+def first_batch(changeset: TableSnapshot, base_id: str) -> int | None:
+    """Return the first batch that was appended to a changeset for a base; None if none was."""
+    return _firsts(changeset).get(f"{FIRST}/{base_id}")
+
+
+def _firsts(changeset: TableSnapshot) -> dict[str, int]:
+    """Return the first batch of each base, by its application id; none before a batch came."""
+    return changeset.applied_versions(f"{FIRST}/") if _has_numbered(changeset) else {}
+
 
 def _first_of(changeset: TableSnapshot, base_id: str) -> int | None:
     """Return a base's first batch; None if the newest batches may be of another base.
 
     An earlier base may be back: RESTORE takes its id over, too.
     """
-    firsts = changeset.applied_versions(f"{FIRST}/")
+    firsts = _firsts(changeset)
     first = firsts.get(f"{FIRST}/{base_id}")
     return first if first == max(firsts.values(), default=None) else None
 
@@ -145,7 +165,9 @@ def _has_numbered(changeset: TableSnapshot) -> bool:
 def _newest_batch(changeset: TableSnapshot) -> int:
     """Return the number of a changeset's newest batch; 0 if there was none."""
     newest = changeset.last_applied(NUMBERED) or 0
-    return newest if _has_numbered(changeset) else max(newest, *_numbers_in(changeset), 0)
+    if _has_numbered(changeset):
+        return newest
+    return max(newest, _purged_from_source(changeset), *_numbers_in(changeset))
 
 
 def _purged_from_source(changeset: TableSnapshot) -> int:
@@ -164,7 +186,16 @@ def _purged_from_source(changeset: TableSnapshot) -> int:
     except DeltaweaveError as error:
         logger.warning("%s is a clone, whose source cannot be read: %s", changeset.data_path, error)
         return oldest - 1
-    return max(newest_in_line(source, PURGED).version or 0, _purged_from_source(source))
+    return _purged_from(source)
+
+
+def _purged_from(changeset: TableSnapshot, after: int = 0) -> int:
+    """Return the newest batch that was purged; of those up to `after` it does not matter."""
+    purged = changeset.last_applied(PURGED) or 0
+    if purged > after:  # unless a RESTORE brought them back
+        found = newest_in_line(changeset, PURGED)
+        purged = purged if found.unknown_since else found.version or 0
+    return max(purged, _purged_from_source(changeset))
 
 
 @dataclass(frozen=True)
@@ -212,8 +243,8 @@ class Changeset:
         Args:
             events: The events.
             applied: Application id and version of the stream's batch, committed with it.
-            merged: The newest batch in the base. A new changeset continues from this number,
-                because the base treats batches with lower numbers as merged.
+            merged: The newest batch in the base. A new or cloned changeset continues from this
+                number, because the base treats batches with lower numbers as merged.
             check: As in `Table.write`.
 
         Raises:
@@ -243,9 +274,9 @@ class Changeset:
         self.table.write(rows, "append", applied=pairs, computed_from=read.version, check=check)
         return number
 
-    def events(self) -> DataFrame:
-        """Read all events at the time of reading: columns as `Events.rows`."""
-        return self._as_events(self.table.read())
+    def events(self, after: int) -> DataFrame:
+        """Read the events after a batch at the time of reading: columns as `Events.rows`."""
+        return self._as_events(self.table.read().where(F.col(BATCH) > after))
 
     def after(self, batch: int) -> Batches:
         """List the batches after a number that are not purged.
@@ -258,16 +289,11 @@ class Changeset:
         files = snapshot.file_list()
         numbers = _numbers_of(files, snapshot)
         files = files.where(np.array([number > batch for number in numbers], dtype=bool))
-        purged = snapshot.last_applied(PURGED) or 0
-        if purged > batch:  # unless a RESTORE brought them back
-            found = newest_in_line(snapshot, PURGED)
-            purged = purged if found.unknown_since else found.version or 0
-        purged = max(purged, _purged_from_source(snapshot))
         return Batches(
             batch,
             snapshot,
             max(snapshot.last_applied(NUMBERED) or 0, *numbers, 0),
-            purged,
+            _purged_from(snapshot, batch),
             files,
             self._as_events(snapshot.read_files(files)),
         )
@@ -292,7 +318,8 @@ class Changeset:
         Returns:
             A constant; None if the log says that there is no such event.
         """
-        if (batches.table.last_applied(EMPTIED) or 0) <= batches.after:
+        newest = batches.table.last_applied(EMPTIED) or 0
+        if newest <= batches.after and batches.were_appended_here:
             return None
         sequence = batches.rows.schema[SEQUENCE].dataType
         assert isinstance(sequence, StructType)

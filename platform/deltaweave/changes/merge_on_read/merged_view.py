@@ -56,6 +56,7 @@ class MergedView:
         broadcasts: Whether the changes are small enough to be broadcast.
         are_newer: Whether every change is known to be newer than all of the base.
         is_emptied: Whether an event empties the base.
+        may_be_merged: Whether the base may have some of the changes already.
         generated: The SQL of columns that the base generates from others, by name.
     """
 
@@ -65,13 +66,15 @@ class MergedView:
     broadcasts: bool
     are_newer: bool = False
     is_emptied: bool = False
+    may_be_merged: bool = False
     generated: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def best(self) -> ViewMethod:
         """The fastest of the methods that are possible."""
-        knows_inserts = INSERTED in self.changes.columns
-        return "left_join_inserts" if knows_inserts and not self._replaces else self.best_for_all
+        if INSERTED in self.changes.columns and not (self._replaces or self.may_be_merged):
+            return "left_join_inserts"
+        return self.best_for_all
 
     @property
     def best_for_all(self) -> ViewMethod:
@@ -95,8 +98,8 @@ class MergedView:
             others = self.base.drop(*self.generated)
             rows = replace(self, base=others, generated={}).rows(method)
             return rows.selectExpr("*", *self._generated())
-        if method == "left_join_inserts" and self.is_emptied:
-            method = "left_join_anti_join"  # the base may have lost keys
+        if method == "left_join_inserts" and (self.is_emptied or self.may_be_merged):
+            method = "left_join_anti_join"  # the base may have lost keys, or have inserted ones
         if method == "double_rank":
             return self._ranked()
         if method == "full_outer_join":

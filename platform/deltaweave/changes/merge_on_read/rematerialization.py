@@ -132,7 +132,7 @@ def _equals(name: str, data_type: DataType) -> Column:
 
 
 def rewrite_base(
-    base: Table,
+    sides: Sides,
     view: MergedView,
     read: TableSnapshot,
     until: int,
@@ -142,7 +142,7 @@ def rewrite_base(
     """Rewrite the base, or the partitions that change, with the rows of a view.
 
     Args:
-        base: The base.
+        sides: The base and its changeset.
         view: The view of that version and of the batches up to `until`.
         read: The version.
         until: The newest batch in the view.
@@ -155,7 +155,7 @@ def rewrite_base(
     Raises:
         CommitConflictError: Another writer changed the base since that version.
     """
-    predicate, columns = None, view.base.columns
+    base, predicate, columns = sides.base, None, view.base.columns
     if strategy == "replace_where":
         predicate = touched_partitions(base, view)
         view = replace(view, base=view.base.where(predicate))
@@ -168,7 +168,7 @@ def rewrite_base(
             computed_from=read.version,
         )
     except CommitConflictError:
-        if merged_batch(base) >= until:
+        if merged_batch(base, sides.changes) >= until:
             return None
         raise
     return written.version
@@ -202,6 +202,7 @@ def rematerialized(sides: Sides, strategy: RematerializationStrategy) -> Remater
     snapshot, batches = moment.base, moment.batches
     until = batches.newest
     if until <= batches.after:
+        sides.settle()  # so that also those who read the log alone see that nothing is pending
         return None
     events = count_events(batches.rows, moment.changeset.shape)
     chosen = best_strategy(base, events.count) if strategy == "auto" else strategy
@@ -209,14 +210,15 @@ def rematerialized(sides: Sides, strategy: RematerializationStrategy) -> Remater
         chosen = "overwrite"  # all partitions change
     tombstones = Tombstones.of(base)
     tombstones.settle()
-    line = line_of(snapshot, tombstones.remember(events, sides.options.late_by, noted_at_present()))
+    keep_for = sides.options.late_by + sides.options.keep_merged_for  # for views by name
+    line = line_of(snapshot, tombstones.remember(events, keep_for, noted_at_present()))
     if chosen == "merge":
         written = _merge_events(base, events, tombstones, snapshot, until, line)
     else:
         known = tombstones.version()
         whole, deletes = snapshot.read_whole(), KnownDeletes(tombstones, known)
         view = sides.view(snapshot, whole, batches, events, deletes, asks_order=True)
-        written = rewrite_base(base, view, snapshot, until, chosen, line.marks)
+        written = rewrite_base(sides, view, snapshot, until, chosen, line.marks)
         if written is not None and tombstones.version() != known:
             # Other runs remembered deletes meanwhile. This commit may have just written rows of
             # these keys that the base did not hold before.

@@ -159,7 +159,7 @@ class Sides:
             """Check the base again: files of another base may have other names for the columns."""
             check_are_of(self.base.snapshot(), whole)
 
-        return changeset.append(whole, applied, merged_batch(self.base), check)
+        return changeset.append(whole, applied, merged_batch(self.base, self.changes), check)
 
     def current_view(self, where: str | Column | None, *, asks_order: bool) -> MergedView:
         """Build the view of both sides at one moment.
@@ -187,10 +187,15 @@ class Sides:
         return self.view(moment.base, base, batches, events, deletes, asks_order=asks_order)
 
     def rows_when_read(self) -> DataFrame:
-        """Return the rows that both sides have whenever they are read, whatever is set then."""
+        """Return the rows that both sides have whenever they are read, whatever is set then.
+
+        Batches that the base has now are left out, because it may lose rows of them later.
+        """
         moment = at_one_moment(self.base, self.changes, self.shape)
+        if moment.batches.cloned is not None:
+            self.settle()  # takes over the deletes that the source remembers
         tombstones, shape = Tombstones.of(self.base), moment.changeset.shape
-        events = Events(moment.changeset.events(), shape)
+        events = Events(moment.changeset.events(moment.batches.after), shape)
         tombstones.create_if_missing(events)
         newest = tombstones.with_current_deletes(newest_of_keys(events), events)
         view = MergedView(
@@ -223,7 +228,9 @@ class Sides:
             asks_order: Whether to find out if all changes are newer than the base.
         """
         newest = newest_of_keys(events)
-        known = deletes.tombstones.with_deletes(newest, events, deletes.version, snapshot)
+        known = deletes.tombstones.with_deletes(
+            newest, events, deletes.version, snapshot, batches.cloned
+        )
         asks_order = asks_order and not events.shape.is_partial
         return MergedView(
             rows_left(base, events),
@@ -232,6 +239,7 @@ class Sides:
             broadcasts=fit_into_a_broadcast(batches, self.options.broadcast_limit_bytes),
             are_newer=asks_order and are_newer(batches, snapshot, events.sequence_type),
             is_emptied=events.truncated is not None,
+            may_be_merged=batches.may_be_merged,
             generated=_generated(snapshot, events.shape),
         )
 

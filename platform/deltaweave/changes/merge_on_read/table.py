@@ -254,8 +254,10 @@ class MergeOnReadTable:
         """Create a temporary view that always shows the newest rows.
 
         It reads both tables as they are when it is queried: the base first, and changes that are
-        already in it change nothing. After a RESTORE of the base, append or rematerialize first.
-        It fails at files that it cannot read, whatever the session's settings are then.
+        already in it change nothing. One exception: of batches that are merged after the view was
+        made, it shows the rows that others delete from the base, until they are purged. After a
+        RESTORE or replacement of the base, append or rematerialize, and make the view again. It
+        fails at files that it cannot read, whatever the session's settings are then.
 
         Args:
             name: What SQL calls it in this session.
@@ -277,7 +279,7 @@ class MergeOnReadTable:
 
     def merged_batch(self) -> int:
         """Return the number of the newest batch in the base; 0 for none."""
-        return merged_batch(self.base)
+        return merged_batch(self.base, self.changes)
 
     def newest_batch(self) -> int:
         """Return the number of the newest appended batch; 0 for none."""
@@ -328,7 +330,7 @@ class MergeOnReadTable:
         self._sides.settle()
         before = datetime.now(timezone.utc) - self._options.keep_merged_for
         version = self.base.version_at(before)
-        merged = merged_batch(self.base, version) if version is not None else 0
+        merged = 0 if version is None else merged_batch(self.base, self.changes, version)
         merged = min(merged, self.merged_batch())  # a RESTORE may have taken them out since
         if not merged:
             return 0

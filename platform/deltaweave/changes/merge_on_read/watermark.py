@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import functions as F
@@ -19,11 +19,17 @@ from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
 from deltaweave.changes.conversions import by_case
 from deltaweave.changes.events import EVENT_VALUES, OPERATION, SEQUENCE, TRUNCATE, EventShape
 from deltaweave.changes.lineage import cloned_by, newest_in_line, source_of
-from deltaweave.changes.merge_on_read.changeset import BATCH, PURGED, Batches, Changeset
+from deltaweave.changes.merge_on_read.changeset import (
+    BATCH,
+    PURGED,
+    Batches,
+    Changeset,
+    first_batch,
+)
 from deltaweave.changes.side_table import lost_keys
 from deltaweave.changes.stored_events import ITEM
 from deltaweave.delta.jvm import collected, suppress_cleanup_errors
-from deltaweave.delta.log import TableSnapshot, are_bounded, are_without_nulls, bounds
+from deltaweave.delta.log import Commit, TableSnapshot, are_bounded, are_without_nulls, bounds
 from deltaweave.errors import NOTHING_DONE, DeltaweaveError, SourceError
 from deltaweave.identifiers import column, quoted
 from deltaweave.table import Table
@@ -54,11 +60,17 @@ def restored_watermark(snapshot: TableSnapshot, until: int) -> int | None:
     return marked if marked is not None and marked >= until else None
 
 
-def merged_batch(base: Table, version: int | None = None) -> int:
+def merged_batch(base: Table, changes: Table, version: int | None = None) -> int:
     """Return the newest batch in the base at a version; 0 if none, or if the base was replaced."""
     newest = base.snapshot()
     read = newest if version is None else base.snapshot(version)
-    return _merged_in(read).batch if read.id == newest.id else 0
+    if read.id != newest.id:
+        return 0
+    merged = _merged_in(read)
+    if merged.is_named:
+        return merged.batch
+    first = first_batch(changes.snapshot(), read.id) if changes.exists() else None
+    return _merged_in_source(read, first).batch
 
 
 def settle_watermark(
@@ -68,7 +80,7 @@ def settle_watermark(
 
     RESTORE leaves the watermark as it is, and log cleanup removes the RESTORE from the log. So a
     commit corrects the watermark while the log has the RESTORE, unless the base cannot be read,
-    because it may lack purged batches.
+    because it may lack purged batches. Likewise a clone gets that of its source.
 
     Raises:
         CommitConflictError: Another writer changed the base meanwhile. Repeat it.
@@ -76,16 +88,14 @@ def settle_watermark(
     newest = base.snapshot()
     application_id = watermark_id(newest.id)
     held = newest.last_applied(application_id)
-    if held is None:
-        return
     merged = _merged_in(newest)
-    batch = merged.batch
+    batch = merged.batch if merged.is_named else merged_batch(base, changes)
     if merged.restored_at_ms is not None and changes.exists():
-        batches = _after(Changeset(changes, shape_of(newest)), merged, newest)
+        batches = _after(Changeset(changes, shape_of(newest)), newest)
         if batches.purged > batches.after:
             return
         batch = batches.after
-    if batch != held:
+    if batch != (held or 0):
         applied = {application_id: batch}
         base.write(
             newest.read_whole().limit(0), "append", applied=applied, computed_from=newest.version
@@ -109,10 +119,14 @@ class _Merged:
     Attributes:
         batch: The newest batch that is in it, as far as the log shows; 0 for none.
         restored_at_ms: When it was restored, in ms since 1970, if the log lacks its batches.
+        is_named: Whether commits of this base say it, and not those of its source.
+        cloned: The commit by which the base was cloned, if that says it.
     """
 
     batch: int
     restored_at_ms: int | None = None
+    is_named: bool = True
+    cloned: Commit | None = None
 
 
 def _merged_in(snapshot: TableSnapshot) -> _Merged:
@@ -123,50 +137,61 @@ def _merged_in(snapshot: TableSnapshot) -> _Merged:
     application_id = watermark_id(snapshot.id)
     if snapshot.last_applied(application_id) is not None:
         found = newest_in_line(snapshot, application_id)
-        since = found.unknown_since
-        return _Merged(found.version or 0, None if since is None else since.at_ms)
+        if found.unknown_since is not None:
+            return _Merged(0, found.unknown_since.at_ms)
+        return _Merged(found.version or 0, is_named=found.version is not None)
     earlier = snapshot.last_applied(MERGED) or 0
     is_bound = earlier and any(
         each.startswith(watermark_id("")) for each in snapshot.applied_versions()
     )
-    return _Merged(0 if is_bound else earlier)
+    return _Merged(earlier) if earlier and not is_bound else _Merged(0, is_named=False)
 
 
-def _after(changeset: Changeset, merged: _Merged, base: TableSnapshot) -> Batches:
+def _after(changeset: Changeset, base: TableSnapshot) -> Batches:
     """Return the batches that a version of a base lacks.
 
     Batches are purged once it is known that the base has them. So if the log of the base no
     longer shows what a RESTORE left in it, those that were purged since then are in it.
     """
+    merged = _merged_in(base)
     batches = changeset.after(merged.batch)
-    if batches.purged <= batches.after:
-        return batches
+    if not merged.is_named:
+        merged = _merged_in_source(base, batches.first_of(base.id))
+        if merged.batch > batches.after:
+            batches = changeset.after(merged.batch)
+        is_unknown = not merged.batch and batches.may_be_of_another_base(base.id)
+        return replace(batches, may_be_merged=is_unknown, cloned=merged.cloned)
     if merged.restored_at_ms is None:
-        of_source = _merged_in_source(base)
-        first = batches.first_of(base.id)
-        # Unless its own batches were numbered from 1 again.
-        counts = of_source > merged.batch and (first is None or first > of_source)
-        return changeset.after(of_source) if counts else batches
-    purged_at_ms = batches.table.applied_at_ms(PURGED)
-    if purged_at_ms is None or purged_at_ms <= merged.restored_at_ms:
         return batches
-    return changeset.after(batches.purged)
+    if batches.purged > batches.after:
+        purged_at_ms = batches.table.applied_at_ms(PURGED)
+        if purged_at_ms is not None and purged_at_ms > merged.restored_at_ms:
+            batches = changeset.after(batches.purged)
+    return replace(batches, may_be_merged=True)
 
 
-def _merged_in_source(snapshot: TableSnapshot) -> int:
-    """Return the newest batch that was in a base when this one was cloned of it; 0 for none.
+def _merged_in_source(base: TableSnapshot, first: int | None = None) -> _Merged:
+    """Return the newest batch that was in a base's source when it was cloned; 0 for none.
 
     A clone has none of its source's application ids.
+
+    Args:
+        base: A version of the base, whose own commits name no batch.
+        first: The first batch that was appended for this base. It and later ones are not of the
+            source, and without earlier ones the source need not be looked for.
     """
-    clone = cloned_by(snapshot, -1)
+    clone = None if first == 1 else cloned_by(base, -1)
     if clone is None:
-        return 0
+        return _Merged(0, is_named=False)
     try:
-        source = source_of(snapshot, clone).version
+        source = source_of(base, clone).version
     except DeltaweaveError as error:
-        logger.warning("%s is a clone, whose source cannot be read: %s", snapshot.data_path, error)
-        return 0
-    return _merged_in(source).batch or _merged_in_source(source)
+        logger.warning("%s is a clone, whose source cannot be read: %s", base.data_path, error)
+        return _Merged(0, is_named=False, cloned=clone)
+    merged = _merged_in(source)
+    batch = (merged if merged.is_named else _merged_in_source(source)).batch
+    batch = batch if first is None else min(batch, first - 1)
+    return _Merged(batch, is_named=False, cloned=clone)
 
 
 @dataclass(frozen=True)
@@ -201,12 +226,12 @@ def at_one_moment(
         # changes nothing.
         snapshot = base.snapshot()
         changeset = Changeset(changes, shape_of(snapshot))
-        batches = _after(changeset, _merged_in(snapshot), snapshot)
+        batches = _after(changeset, snapshot)
         if batches.purged <= batches.after:
             _check_have_columns(base, snapshot, changeset, batches)
             return Moment(snapshot, changeset, batches)
         # They were merged and purged between the two reads, or were merged into another base.
-        merged = max(merged_batch(base), batches.after)
+        merged = max(merged_batch(base, changes), batches.after)
         if merged < batches.purged:
             raise SourceError(
                 f"it holds the batches up to {merged}, and those up to {batches.purged} were "
@@ -284,7 +309,7 @@ def check_keys_are_as_pending(
         return
     snapshot = base.snapshot()
     changeset = Changeset(changes, shape_of(snapshot))
-    batches = _after(changeset, _merged_in(snapshot), snapshot)
+    batches = _after(changeset, snapshot)
     is_of_this = batches.first_of(snapshot.id) is not None
     if is_of_this or not batches.are_of_another_base(snapshot.id):
         _check_have_columns(base, snapshot, changeset, batches)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from deltaweave import MergeOnReadTable
+from dagster_deltaweave.logs import pending_changes
+from dagster_deltaweave.tables import MergeOnReadLocations
+from deltaweave import MergeOnReadTable, apply_changes
+from deltaweave.changes import lineage
+from deltaweave.changes.merge_on_read import ViewMethod, changeset, watermark
 from deltaweave.errors import SourceError
+from tests.deltaweave.changes.merge_on_read.test_other_writers import replace_by_an_empty_one
 from tests.deltaweave.changes.test_current_rows import current_rows, frame
 from tests.deltaweave.changes.test_restores import (
     DELETES,
@@ -21,6 +30,7 @@ from tests.deltaweave.changes.test_restores import (
     on_read,
     rows_of,
 )
+from tests.support.drawn_events import WHOLE, Event, Row, delete, truncate
 
 pytestmark = pytest.mark.minutes
 
@@ -96,3 +106,227 @@ def test_clones_without_their_source_are_refused_if_they_may_lack_batches(
         (tmp_path / side / "_delta_log").rename(tmp_path / f"{side}_log")
     with pytest.raises(SourceError, match="up to 0, and those up to 2 were"):
         table.read()
+
+
+METHODS = ["auto", *(each for each in get_args(ViewMethod) if each != "anti_join")]
+BOTH, BASE, CHANGES = ("", "_changes"), ("",), ("_changes",)
+
+
+class Pairs:
+    """A table whose events say which of them insert, and clones of its sides."""
+
+    def __init__(self, spark: SparkSession, folder: Path, **arguments: Any) -> None:
+        self.spark, self.folder, self.arguments = spark, folder, arguments
+        self.source = self.opened("base")
+
+    def opened(self, base: str, changes: str | None = None) -> MergeOnReadTable:
+        arguments: dict[str, Any] = {
+            "changes": str(self.folder / (changes or f"{base}_changes")),
+            "inserts": "op = 'insert'",
+            "partition_by": ["w"],
+            "keep_merged_for": timedelta(0),
+            **WHOLE,
+            **self.arguments,
+        }
+        return MergeOnReadTable(
+            self.spark,
+            str(self.folder / base),
+            keys=["k"],
+            sequence_by="seq",
+            apply_as_deletes="op = 'delete'",
+            **arguments,
+        )
+
+    def append(self, table: MergeOnReadTable, *events: Event) -> int | None:
+        return table.append(frame(self.spark, events))
+
+    def clone(
+        self, name: str, sides: Sequence[str] = BOTH, of: str = "base", verb: str = "CREATE"
+    ) -> MergeOnReadTable:
+        """Clone sides of a table; the others are those of the table itself."""
+        for side in sides:
+            self.spark.sql(
+                f"{verb} TABLE delta.`{self.folder}/{name}{side}` "
+                f"SHALLOW CLONE delta.`{self.folder}/{of}{side}`"
+            )
+        base, changes = (name if side in sides else of for side in BOTH)
+        return self.opened(base, f"{changes}_changes")
+
+    def read(self, table: MergeOnReadTable) -> set[Row]:
+        """Read a table by every method; they must agree."""
+        reads = [table.read(each).withColumn("method", F.lit(each)) for each in METHODS]
+        found: dict[str, list[Row]] = {method: [] for method in METHODS}
+        for *row, method in reduce(DataFrame.unionByName, reads).sort("k").collect():
+            found[method].append(tuple(row))
+        assert all(rows == found["auto"] for rows in found.values()), found
+        return set(found["auto"])
+
+
+def pending_in_logs(table: MergeOnReadTable) -> int:
+    """Count the batches that are pending by the tables' logs alone."""
+    found = pending_changes(
+        MergeOnReadLocations(table.base.path_or_name, table.changes.path_or_name, "")
+    )
+    assert found is not None
+    return found.batches
+
+
+def insert(k: int, seq: int, v: int) -> Event:
+    return Event(k, seq, v, "a", "insert")
+
+
+def upsert(k: int, seq: int, v: int) -> Event:
+    return Event(k, seq, v, "a")
+
+
+@pytest.mark.parametrize(
+    ("sides", "purges", "strategy"),
+    [
+        (BOTH, True, "merge"),
+        (BOTH, False, "overwrite"),
+        (BASE, False, "replace_where"),
+        pytest.param(BASE, True, "overwrite", marks=pytest.mark.full_matrix),
+        pytest.param(CHANGES, True, "replace_where", marks=pytest.mark.full_matrix),
+        pytest.param(CHANGES, False, "merge", marks=pytest.mark.full_matrix),
+    ],
+)
+def test_a_clone_has_what_its_source_had_whatever_was_purged(
+    spark: SparkSession, tmp_path: Path, sides: Sequence[str], purges: bool, strategy: Any
+) -> None:
+    """Inserted rows are there once, and rows that somebody deleted stay deleted."""
+    pairs = Pairs(spark, tmp_path)
+    pairs.append(pairs.source, insert(1, 1, 10), insert(2, 1, 20), insert(4, 1, 40))
+    pairs.append(pairs.source, delete(4, 20))
+    pairs.source.rematerialize()
+    pairs.source.base.delete("k = 1")
+    if purges:
+        assert pairs.source.purge() == 2
+    pairs.append(pairs.source, upsert(4, 15, 41), insert(6, 30, 60))  # the first is late
+    expected = {(2, 20, "a"), (6, 60, "a")}
+    table = pairs.clone("clone", sides)
+    pending = table.pending()
+    assert (table.merged_batch(), pending.batches, pending.rows) == (2, 1, 2)
+    assert pairs.read(table) == expected
+    if sides == BASE:
+        table.create_view("of_clone")
+        assert {tuple(row) for row in spark.table("of_clone").collect()} == expected
+    assert pairs.append(table, insert(7, 40, 70), upsert(2, 40, 21), upsert(4, 16, 42)) == 4
+    expected = {(2, 21, "a"), (6, 60, "a"), (7, 70, "a")}
+    assert rows_of(table) == expected
+    done = table.rematerialize(strategy)
+    assert done is not None
+    assert (done.batch, table.pending().batches) == (4, 0)
+    assert {tuple(row) for row in table.read_optimized().collect()} == expected
+
+
+@pytest.mark.parametrize(
+    ("cloned", "strategy"),
+    [
+        ("at once", "merge"),
+        ("changes first", "overwrite"),
+        ("again", "replace_where"),
+    ],
+)
+def test_a_cloned_pair_without_pending_batches_goes_on(
+    spark: SparkSession, tmp_path: Path, cloned: str, strategy: Any
+) -> None:
+    pairs = Pairs(spark, tmp_path)
+    pairs.append(pairs.source, insert(1, 1, 10))
+    if cloned == "changes first":
+        pairs.clone("clone", CHANGES)
+    pairs.append(pairs.source, insert(2, 1, 20))
+    pairs.source.rematerialize()
+    assert pairs.source.purge() == 2
+    pairs.clone("clone", BASE if cloned == "changes first" else BOTH)
+    table = pairs.clone("again", of="clone") if cloned == "again" else pairs.opened("clone")
+    assert (table.pending().batches, table.rematerialize(strategy)) == (0, None)
+    assert pending_in_logs(table) == 0
+    assert rows_of(table) == {(1, 10, "a"), (2, 20, "a")}
+    assert pairs.append(table, insert(3, 2, 30), upsert(2, 2, 21)) == 3
+    expected = {(1, 10, "a"), (2, 21, "a"), (3, 30, "a")}
+    assert pairs.read(table) == expected
+    done = table.rematerialize(strategy)
+    assert done is not None
+    assert (done.batch, table.newest_batch()) == (3, 3)
+    assert {tuple(row) for row in table.read_optimized().collect()} == expected
+
+
+def test_a_clone_is_emptied_by_an_event_that_is_pending(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pairs = Pairs(spark, tmp_path, apply_as_truncates="op = 'truncate'")
+    pairs.append(pairs.source, upsert(1, 1, 10))
+    pairs.source.rematerialize()
+    pairs.append(pairs.source, truncate(3), upsert(2, 2, 20))
+    emptied = pairs.opened("clone_1")  # a clone takes its place, and its transaction ids stay
+    pairs.append(emptied, upsert(8, 8, 80))
+    emptied.rematerialize()
+    emptied.purge()
+    emptied.base.delete("true")
+    for number, sides in enumerate((CHANGES, BOTH, BASE)):
+        table = pairs.clone(f"clone_{number}", sides, verb="CREATE OR REPLACE")
+        if sides == BOTH:
+            cloned = table.base.version(), table.changes.version()
+        assert pairs.read(table) == set(), sides
+        pairs.append(table, upsert(3, 4, 30))
+        assert rows_of(table) == {(3, 30, "a")}, sides
+    restored = pairs.opened("clone_1")
+    restored.rematerialize("merge")
+    assert {tuple(row) for row in restored.read_optimized().collect()} == {(3, 30, "a")}
+    for each, version in ((restored.base, cloned[0]), (restored.changes, cloned[1])):
+        spark.sql(f"RESTORE TABLE delta.`{each.path_or_name}` TO VERSION AS OF {version}")
+    assert pairs.read(restored) == set()
+
+
+def test_a_clone_that_others_write_or_restore_knows_its_batches(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lineage, "NOTED_EVERY", 1)
+    pairs = Pairs(spark, tmp_path)
+    pairs.append(pairs.source, insert(1, 1, 10))
+    pairs.source.rematerialize()
+    pairs.source.base.delete("k = 1")
+    pairs.append(pairs.source, insert(2, 2, 20))
+    table = pairs.clone("clone")
+    events = frame(spark, [upsert(9, 9, 90)])
+    apply_changes(spark, table.base.path_or_name, events, keys=["k"], sequence_by="seq", **WHOLE)
+    assert rows_of(table) == {(2, 20, "a"), (9, 90, "a")}
+    table.rematerialize()
+    spark.sql(f"RESTORE TABLE delta.`{tmp_path}/clone` TO VERSION AS OF 0")
+    assert (table.merged_batch(), rows_of(table)) == (1, {(2, 20, "a")})
+    replace_by_an_empty_one(table.base)  # and then it is no clone
+    assert (table.merged_batch(), pairs.read(table)) == (0, {(1, 10, "a"), (2, 20, "a")})
+
+
+def test_rows_are_there_once_if_it_is_unknown_which_batches_a_base_has(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pairs = Pairs(spark, tmp_path)
+    pairs.append(pairs.source, insert(1, 1, 10))
+    pairs.source.rematerialize()
+    orphan, replaced = pairs.clone("orphan"), pairs.clone("replaced")
+    spark.sql(f"CREATE TABLE replaced_by_rows USING delta LOCATION '{tmp_path}/replaced'")
+    spark.sql(
+        f"CREATE OR REPLACE TABLE replaced_by_rows USING delta LOCATION '{tmp_path}/replaced' "
+        f"AS SELECT * FROM delta.`{tmp_path}/base`"
+    )
+    spark.sql("DROP TABLE replaced_by_rows")  # its name alone
+    (tmp_path / "base" / "_delta_log").rename(tmp_path / "base_log")
+    for table in (orphan, replaced):
+        assert (table.merged_batch(), pairs.read(table)) == (0, {(1, 10, "a")})
+
+
+def test_no_source_is_looked_for_where_a_table_has_all_its_batches(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No commit is read to find a CLONE, and no job looks for events that empty the table."""
+    pairs = Pairs(spark, tmp_path, apply_as_truncates="op = 'truncate'")
+    pairs.append(pairs.source, upsert(1, 1, 10))
+    monkeypatch.setattr(watermark, "cloned_by", None)
+    monkeypatch.setattr(changeset, "cloned_by", None)
+    monkeypatch.setattr(changeset, "collectable", None)
+    steps = [pairs.source.pending, pairs.source.rematerialize, pairs.source.purge]
+    for step in (*steps, lambda: pairs.append(pairs.source, upsert(2, 2, 20))):
+        assert rows_of(pairs.source) == {(1, 10, "a")}
+        step()
+    assert rows_of(pairs.source) == {(1, 10, "a"), (2, 20, "a")}

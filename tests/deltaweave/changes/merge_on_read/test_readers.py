@@ -5,12 +5,15 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from deltaweave import MergeOnReadTable
+from deltaweave.changes import tombstones
+from deltaweave.changes.merge_on_read.changeset import Changeset
 from deltaweave.changes.tombstones import Tombstones
 from deltaweave.delta.jvm import IGNORING_FILES
 from tests.deltaweave.changes.merge_on_read.test_table import frame, rows
@@ -20,6 +23,10 @@ from tests.support.settings import configured
 
 @pytest.fixture
 def table(spark: SparkSession, tmp_path: Path) -> MergeOnReadTable:
+    return opened(spark, tmp_path)
+
+
+def opened(spark: SparkSession, tmp_path: Path, **arguments: Any) -> MergeOnReadTable:
     return MergeOnReadTable(
         spark,
         str(tmp_path / "base"),
@@ -27,7 +34,7 @@ def table(spark: SparkSession, tmp_path: Path) -> MergeOnReadTable:
         sequence_by="seq",
         apply_as_deletes="op = 'delete'",
         keep_merged_for=timedelta(minutes=10),
-        **WHOLE,
+        **{**WHOLE, **arguments},
     )
 
 
@@ -83,6 +90,37 @@ def test_a_view_counts_no_delete_that_is_remembered_while_it_is_planned(
     )
     kept_in.write(deleted, "append")
     assert rows(spark.table("readers_planned")) == {(1, 1, None)}
+
+
+@pytest.mark.minutes
+def test_a_view_shows_no_row_that_somebody_deleted_from_the_base(
+    spark: SparkSession, table: MergeOnReadTable
+) -> None:
+    append(table, 1)
+    table.rematerialize()
+    table.base.delete("k = 1")
+    table.append(frame(spark, [Event(2, 2, 2)]))
+    table.create_view("readers_deleted")
+    assert rows(spark.table("readers_deleted")) == rows(table.read()) == {(2, 2, None)}
+
+
+@pytest.mark.minutes
+def test_a_view_shows_no_late_event_whose_delete_expired_since_its_merge(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tombstones, "_TIDIED_EVERY", 1)
+    table = opened(spark, tmp_path, late_by=timedelta(0))
+    append(table, 1)
+    append(table, 2)  # deletes what was appended before
+    table.rematerialize()
+    table.append(frame(spark, [Event(1, 1, 1)]))
+    table.create_view("readers_expired")
+    table.rematerialize()
+    append(table, 3)
+    table.rematerialize()
+    # As once only the delete was merged at least `keep_merged_for` ago.
+    Changeset(table.changes, table._sides.shape()).purge(2)
+    assert rows(spark.table("readers_expired")) == rows(table.read()) == {(3, 3, None)}
 
 
 @pytest.mark.minutes

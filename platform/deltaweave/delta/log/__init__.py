@@ -47,7 +47,12 @@ from deltaweave.delta.log.file_list import (
 )
 from deltaweave.delta.log.metadata import KEY_INDEX_PROPERTY, TableMetadata, physical_name
 from deltaweave.delta.log.snapshot import TableSnapshot, data_path
-from deltaweave.delta.log.statistic_bounds import are_bounded, num_physical_rows_column, parsed
+from deltaweave.delta.log.statistic_bounds import (
+    are_bounded,
+    is_collated,
+    num_physical_rows_column,
+    parsed,
+)
 from deltaweave.delta.log.statistics import (
     KeyOverlap,
     are_without_nulls,
@@ -107,6 +112,7 @@ __all__ = [
     "file_versions",
     "has_plain_spelling",
     "in_partitions",
+    "is_collated",
     "key_overlaps",
     "key_overlaps_in_log",
     "latest",

@@ -38,6 +38,7 @@ from deltaweave.delta.statement.resolved import (
     ResolvedClause,
     ResolvedMerge,
     asks_for_current,
+    days_skipped_by_zone,
     may_lose_days,
     spark_schema,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "assignments",
     "builtin_defects",
     "by_source_predicate",
+    "days_skipped_by_zone",
     "equalities",
     "equalities_alone",
     "is_merge",

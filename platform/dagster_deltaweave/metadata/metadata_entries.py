@@ -42,7 +42,7 @@ _MATERIALIZATION: Mapping[str, str] = MappingProxyType(
             "computed once, since Spark may skip files that it cannot read"
         ),
         "FILTERED_BY_DAYS_THAT_PARQUET_LACKS": (
-            "computed once, since filters on files lack days of October 1582"
+            "computed once, since filters on files lack some days"
         ),
         "SOURCE_CACHED": "computed once, since Spark may drop what it has cached",
     }

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, VariantType
 
 from deltaweave.delta.jvm import constant, unique_number
+from deltaweave.delta.log import is_collated
 from deltaweave.delta.statement import ResolvedClause, ResolvedMerge, assignments
 from deltaweave.identifiers import RESERVED_PREFIX
 
@@ -195,8 +196,8 @@ def columns_before(merge: ResolvedMerge) -> list[Column]:
 def changes_nothing(merge: ResolvedMerge, clause: ResolvedClause) -> Column:
     """Return whether an update leaves a row's values, null-safe; false if that is not known.
 
-    It is not known for maps and variants, which cannot be compared, and for random values, which
-    must not be computed twice.
+    It is not known for maps and variants, which cannot be compared, for texts with a collation,
+    which may be equal and not the same, and for random values, which must not be computed twice.
     """
     same: Column = F.lit(True)
     columns = zip(
@@ -216,7 +217,7 @@ def _comparable(data_type: DataType) -> bool:
         return all(_comparable(field.dataType) for field in data_type.fields)
     if isinstance(data_type, ArrayType):
         return _comparable(data_type.elementType)
-    return not isinstance(data_type, MapType | VariantType)
+    return not isinstance(data_type, MapType | VariantType) and not is_collated(data_type)
 
 
 def evolved_columns(

@@ -45,7 +45,14 @@ from deltaweave.delta.commit import (
 )
 from deltaweave.delta.files import Reading, Use, capability, encryption_properties
 from deltaweave.delta.jvm import collected, translated
-from deltaweave.delta.log import FileList, TableLog, TableSnapshot, bounds, decoded
+from deltaweave.delta.log import (
+    FileList,
+    TableLog,
+    TableSnapshot,
+    bounds,
+    decoded,
+    is_collated,
+)
 from deltaweave.delta.scan import file_metadata
 from deltaweave.delta.statement import by_source_predicate, skipping_predicates
 from deltaweave.engine import limits
@@ -402,6 +409,4 @@ def _is_due(stored: TableSnapshot, every: int) -> bool:
 
 
 def _hashed_as(data_type: DataType) -> str | None:
-    if isinstance(data_type, StringType) and data_type.simpleString() != "string":
-        return None  # in other collations, strings of different bytes can be equal
-    return _HASHED_AS.get(type(data_type))
+    return None if is_collated(data_type) else _HASHED_AS.get(type(data_type))

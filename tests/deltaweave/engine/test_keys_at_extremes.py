@@ -15,12 +15,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 import deltaweave
-from deltaweave import Table
+from deltaweave import Table, errors
 from deltaweave.delta.log import statistics
-from deltaweave.engine.merge_run import REWRITE_IN_PLACE
+from deltaweave.engine.merge_run import ON_DRIVER, REWRITE_IN_PLACE
 from tests.builders import write_table
 from tests.support.big_source import collect_no_keys
 from tests.support.oracles import rows_as_text
+from tests.support.rivals import overtake
 from tests.support.settings import configured
 
 LATE = "America/Los_Angeles"  # whose last moment of 9999 is in the year 10000 in UTC
@@ -173,6 +174,128 @@ def test_keys_find_files_that_were_written_before_their_type_was_widened(
         metrics = merge.when_matched_update({"day": "t.day"}).execute().metrics
         assert metrics["numTargetRowsUpdated"] == 1, column
         assert metrics["numTargetFilesAfterSkipping"] == 1, column
+
+
+# Each widening of Delta: the type of the old file, the wider one, and its lowest and highest value.
+WIDENED = {
+    "bytes": ("TINYINT", "SMALLINT", "-32768S", "32767S"),
+    "bytes_twice": ("TINYINT", "INT", "-2147483648", "2147483647"),
+    "shorts": ("SMALLINT", "BIGINT", "-9223372036854775808", "9223372036854775807L"),
+    "ints": ("INT", "BIGINT", "-9223372036854775808", "9223372036854775807L"),
+    "ints_as_doubles": ("INT", "DOUBLE", "-1.7976931348623157E308D", "1.7976931348623157E308D"),
+    "ints_as_decimals": ("INT", "DECIMAL(12,2)", "-9999999999.99BD", "9999999999.99BD"),
+    "longs": ("BIGINT", "DECIMAL(38,0)", f"-{'9' * 38}BD", f"{'9' * 38}BD"),
+    "singles": ("FLOAT", "DOUBLE", "-1.7976931348623157E308D", "1.7976931348623157E308D"),
+    "days": ("DATE", "TIMESTAMP_NTZ", "TIMESTAMP_NTZ'0001-01-01'", "TIMESTAMP_NTZ'9999-12-31'"),
+    "to_64_bits": ("DECIMAL(9,2)", "DECIMAL(12,2)", "-30000000BD", "30000000BD"),
+    "to_bytes": ("DECIMAL(18,2)", "DECIMAL(20,2)", f"-{'9' * 18}BD", f"{'9' * 18}BD"),
+    "to_more_bytes": ("DECIMAL(20,2)", "DECIMAL(38,2)", f"-{'9' * 36}BD", f"{'9' * 36}BD"),
+    "of_wider_scale": ("DECIMAL(5,2)", "DECIMAL(20,4)", f"-{'9' * 16}BD", f"{'9' * 16}BD"),
+}
+NESTED = ("to_64_bits", "to_more_bytes")
+PATHS = {**{name: name for name in WIDENED}, **{f"of_{name}.k": name for name in NESTED}}
+
+INSERTED = "WHEN NOT MATCHED THEN INSERT (v, {column}) VALUES (-1, {value})"
+UPSERTED = f"WHEN MATCHED THEN UPDATE SET v = s.v {INSERTED}"
+BY_SPARK = {ON_DRIVER: "false", REWRITE_IN_PLACE: "false"}
+# Whether rows are marked as deleted, the session's settings, and the clauses.
+WAYS: dict[str, tuple[bool, dict[str, str], str]] = {
+    "vectors": (True, BY_SPARK, UPSERTED),
+    "copies": (False, BY_SPARK, UPSERTED),
+    "in_place": (False, {**BY_SPARK, REWRITE_IN_PLACE: "true"}, UPSERTED),
+    "driver": (True, {ON_DRIVER: "true"}, UPSERTED),
+    "insert_only": (False, BY_SPARK, INSERTED),
+}
+
+
+@pytest.fixture(scope="module")
+def widened(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of wide types, and for each path two files of narrow ones, with ten keys each."""
+    path = str(tmp_path_factory.mktemp("widened") / "table")
+    columns, values = [], []
+    for place, (key_path, name) in enumerate(PATHS.items()):
+        narrow, column = WIDENED[name][0], key_path.split(".")[0]
+        key = as_key("id % 20 + 1", narrow)
+        is_nested = column != key_path
+        columns.append(f"{column} {f'STRUCT<k: {narrow}>' if is_nested else narrow}")
+        value = f"struct({key} AS k)" if is_nested else key
+        values.append(f"CASE WHEN id DIV 20 = {place} THEN {value} END AS {column}")
+    spark.sql(
+        f"CREATE TABLE delta.`{path}` (v INT, {', '.join(columns)}) USING delta TBLPROPERTIES "
+        "('delta.enableTypeWidening' = 'true', 'delta.feature.timestampNtz' = 'supported', "
+        "'delta.enableDeletionVectors' = 'false', 'delta.dataSkippingNumIndexedCols' = '-1')"
+    )
+    rows = spark.sql(f"SELECT 0 AS v, {', '.join(values)} FROM range({20 * len(PATHS)})")
+    writer = rows.coalesce(1).write.format("delta").option("maxRecordsPerFile", 10)
+    writer.mode("append").save(path)
+    for key_path, name in PATHS.items():
+        spark.sql(f"ALTER TABLE delta.`{path}` ALTER COLUMN {key_path} TYPE {WIDENED[name][1]}")
+    return Path(path)
+
+
+def as_key(number: str, data_type: str) -> str:
+    """A number as a key of the type, as SQL."""
+    is_day = data_type in ("DATE", "TIMESTAMP_NTZ")
+    value = f"date_from_unix_date(INT({number}))" if is_day else number
+    return f"CAST({value} AS {data_type})"
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("way", WAYS)
+def test_keys_beyond_the_type_of_an_old_file_hide_none_of_its_rows(
+    spark: SparkSession, tmp_path: Path, widened: Path, way: str
+) -> None:
+    """Parquet's filters would convert a far key to the file's type, where some overflow."""
+    path = str(shutil.copytree(widened, tmp_path / "table"))
+    marks, conf, clauses = WAYS[way]
+    if marks:
+        vectors = "('delta.enableDeletionVectors' = 'true')"
+        spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES {vectors}")
+    found, expected = {}, {}
+    for key_path, name in PATHS.items():
+        _, wide, low, high = WIDENED[name]
+        column, *nested = key_path.split(".")
+        written = clauses.format(column=column, value="struct(s.k)" if nested else "s.k")
+        # Of many keys the ends are pushed, of few each; and what ON says of the target alone.
+        for far, numbers, also in ((high, range(1, 11), ""), (low, [20], f"AND t.{key_path} >= ")):
+            keys = [*(as_key(str(number), wide) for number in numbers), f"CAST({far} AS {wide})"]
+            source = f"(SELECT k, 1 AS v FROM VALUES ({'), ('.join(keys)}) AS (k))"
+            case = (key_path, len(keys))
+            expected[case] = (len(numbers) if "UPDATE" in clauses else 0, 1)
+            with configured(spark, conf):
+                found[case] = updated_and_inserted(
+                    spark,
+                    f"MERGE INTO delta.`{path}` t USING {source} s "
+                    f"ON t.{key_path} = s.k {also and also + keys[-1]} {written}",
+                )
+    assert found == expected
+
+
+def test_a_rival_that_brings_an_old_file_back_is_seen(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "table")
+    spark.sql(
+        f"CREATE TABLE delta.`{path}` (k DECIMAL(9,2), v INT) USING delta "
+        "TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"
+    )
+    for keys in ("range(1, 11)", "range(100, 101)"):
+        spark.sql(f"INSERT INTO delta.`{path}` SELECT /*+ COALESCE(1) */ id, 0 FROM {keys}")
+    spark.sql(f"ALTER TABLE delta.`{path}` ALTER COLUMN k TYPE DECIMAL(12,2)")
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE k <= 10")
+    restore = f"RESTORE TABLE delta.`{path}` TO VERSION AS OF 3"
+    overtake(monkeypatch, lambda: spark.sql(restore).collect())
+    keys = [*map(str, range(1, 11)), "30000000"]
+    assert upsert(Table(spark, path), keys, "DECIMAL(12,2)") == (10, 1)
+
+
+def updated_and_inserted(spark: SparkSession, statement: str) -> object:
+    """How many rows a merge updates and inserts, or how it fails."""
+    try:
+        metrics = deltaweave.merge(spark, statement).metrics
+    except errors.DeltaweaveError as error:
+        return str(error)[:200]
+    return metrics["numTargetRowsUpdated"], metrics["numTargetRowsInserted"]
 
 
 ODD_NAMES = ["k.1", "it's", "a?*", "$", "[0]", ".x", 'say"', "\u00fc-"]

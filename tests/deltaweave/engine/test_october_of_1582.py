@@ -1,13 +1,16 @@
 """Keys of 5 to 14 October 1582, which Spark's dates have and `java.sql.Date` lacks.
 
 Spark passes dates to Parquet's filters as `java.sql.Date`, where each of these days is the 15th. A
-scan with such a filter skips row groups that hold the row.
+scan with such a filter skips row groups that hold the row. So it is with a day that the time zone
+of the JVM skipped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import deltaweave
+from deltaweave.delta.statement import days_skipped_by_zone
 from deltaweave.engine.merge_run import ON_DRIVER, REWRITE_IN_PLACE
 from tests.support.settings import configured
 
@@ -123,6 +127,76 @@ def test_days_that_java_lacks_are_found(
             expected |= dict.fromkeys(each.rows, v)
         found = spark.sql(f"SELECT k, v FROM {names['target']}").collect()
         assert sorted(map(tuple, found)) == sorted(expected.items()), each
+
+
+# Days that a zone passed over, as it changed sides of the date line.
+SKIPPED = {
+    "Pacific/Apia": date(2011, 12, 30),
+    "Pacific/Kwajalein": date(1993, 8, 21),
+    "Pacific/Kiritimati": date(1994, 12, 31),
+}
+AFTER = range(1, 13)  # the day that was skipped, and eleven more: too many to be pushed one by one
+ASKED_OF_ZONES = [
+    Asked("t.d = s.d", [1]),
+    Asked("t.d = s.d AND t.v >= 0", AFTER),
+    Asked("t.d = s.d", [1], "SELECT 1 AS k, DATE'{day}' AS d, {v} AS v"),
+    Asked("t.k = s.k AND t.d = DATE'{day}'", [1]),
+    Asked("t.k = s.k AND t.inner.d >= DATE'{day}'", AFTER),
+]
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("zone", SKIPPED)
+@pytest.mark.parametrize("way", ["vectors", "insert_only", "driver"])
+def test_days_that_the_zone_of_the_jvm_skipped_are_found(
+    spark: SparkSession, tmp_path: Path, way: str, zone: str
+) -> None:
+    day, (target, days) = SKIPPED[zone], (f"delta.`{tmp_path / name}`" for name in ("t", "days"))
+    numbered = f"SELECT INT(id) AS k, date_add(DATE'{day}', INT(id) - 1) AS d FROM range(13)"
+    spark.sql(f"CREATE TABLE {days} USING delta AS {numbered}")
+    vectors = str(WAYS[way].vectors).lower()
+    spark.sql(
+        f"CREATE TABLE {target} (k INT, d DATE, v INT, inner STRUCT<d: DATE>) USING delta "
+        f"TBLPROPERTIES ('delta.enableDeletionVectors' = '{vectors}')"
+    )
+    for rows in ("k = 1", "k <> 1"):  # the skipped day in a file of its own
+        spark.sql(
+            f"INSERT INTO {target} SELECT /*+ COALESCE(1) */ k, d, 0, struct(d) FROM {days} "
+            f"WHERE {rows}"
+        )
+    expected = dict.fromkeys(range(13), 0)
+    with jvm_in(spark, zone), configured(spark, dict(WAYS[way].conf)):
+        for v, each in enumerate(ASKED_OF_ZONES, start=1):
+            rows = ", ".join(map(str, each.rows))
+            source = each.source.format(days=days, rows=rows, v=v, day=day)
+            deltaweave.merge(
+                spark,
+                f"MERGE INTO {target} t USING ({source}) s ON {each.on.format(day=day)} "
+                f"{WAYS[way].clauses}",
+            )
+            if WAYS[way].clauses == UPSERT:
+                expected |= dict.fromkeys(each.rows, v)
+            found = spark.sql(f"SELECT k, v FROM {target}").collect()
+            assert sorted(map(tuple, found)) == sorted(expected.items()), each
+
+
+@contextmanager
+def jvm_in(spark: SparkSession, zone: str) -> Iterator[None]:
+    """Make a time zone the JVM's default, as TZ does when it starts."""
+    zones = spark._jvm.java.util.TimeZone
+    before = zones.getDefault()
+    zones.setDefault(zones.getTimeZone(zone))
+    try:
+        yield
+    finally:
+        zones.setDefault(before)
+
+
+def test_which_days_the_zone_of_the_jvm_skipped(spark: SparkSession) -> None:
+    for zone in (*SKIPPED, "UTC", "GMT+05:30", "Europe/Berlin", "America/Sao_Paulo"):
+        with jvm_in(spark, zone):
+            skipped = days_skipped_by_zone(spark)
+        assert skipped == {SKIPPED[each] for each in SKIPPED if each == zone}, zone
 
 
 def write_days(spark: SparkSession, names: Mapping[str, str], *, vectors: bool) -> None:

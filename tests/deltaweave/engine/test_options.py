@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import types as T
 
 import deltaweave
 from deltaweave import Table, errors
 from deltaweave.delta.jvm import IGNORING_FILES, Jvm
 from deltaweave.delta.statement import builtin
+from deltaweave.engine import clauses
 from tests.builders import frame, write_table
 from tests.support.oracles import newest_version, rows_as_text
 from tests.support.settings import configured
@@ -307,6 +309,27 @@ def test_maps_and_random_values_are_never_taken_for_unchanged(
     # The map is not assigned here, so it does not matter that it cannot be compared.
     merge = table.merge(source, on="t.k = s.k").when_matched_update({"k": "s.k"})
     assert merge.execute(skip_unchanged_updates=True).version is None
+
+
+LCASE = T.StringType("UTF8_LCASE")
+
+
+@pytest.mark.parametrize(
+    ("data_type", "is_known"),
+    [
+        (T.StringType(), True),
+        (T.ArrayType(T.StringType()), True),
+        (LCASE, False),  # 'bob' equals 'Bob'
+        (T.StringType("UTF8_BINARY_RTRIM"), False),
+        (T.StructType().add("a", T.ArrayType(LCASE)), False),
+        (T.MapType(T.IntegerType(), T.IntegerType()), False),
+    ],
+    ids=str,
+)
+def test_which_types_show_that_an_update_changes_nothing(
+    data_type: T.DataType, is_known: bool
+) -> None:
+    assert clauses._comparable(data_type) is is_known
 
 
 @pytest.mark.parametrize(

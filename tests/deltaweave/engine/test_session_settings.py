@@ -272,6 +272,32 @@ def test_partitions_are_replaced_also_where_spark_passes_over_files(
     assert rows_as_text(Table(spark, path).read().collect()) == ["(1, 11)", "(2, 20)"]
 
 
+OF_REPLACING = "spark.databricks.delta.replaceWhere."
+# Settings without which Delta does not do what `Table.write` promises.
+NEEDED_TO_REPLACE = (
+    f"{OF_REPLACING}constraintCheck.enabled",
+    f"{OF_REPLACING}dataColumnsWithCDF.enabled",
+)
+
+
+@pytest.mark.parametrize("predicate", ["k = 1", "k = 1 AND v > 0"])
+@pytest.mark.parametrize("key", NEEDED_TO_REPLACE)
+def test_rows_are_replaced_as_promised_whatever_a_session_switches_off(
+    spark: SparkSession, tmp_path: Path, key: str, predicate: str
+) -> None:
+    path, schema = str(tmp_path / "table"), "k INT, v INT"
+    feed = {"delta.enableChangeDataFeed": "true"}
+    write_table(spark, path, [(1, 10), (2, 20)], schema, partition_by=["k"], properties=feed)
+    table, others = Table(spark, path), frame(spark, [(2, 21)], schema)
+    with configured(spark, {key: "false"}):
+        with pytest.raises(errors.DeltaweaveError, match=r"(?s)k = 1"):
+            table.write(others, "overwrite", replace_where=predicate)
+        table.write(frame(spark, [(1, 11)], schema), "overwrite", replace_where=predicate)
+    assert rows_as_text(table.read().collect()) == ["(1, 11)", "(2, 20)"]
+    changes = table.snapshot().read_change_feed(1).select("_change_type", *schema.split()[::2])
+    assert rows_as_text(changes.collect()) == ["('delete', 1, 10)", "('insert', 1, 11)"]
+
+
 def rewrite_all(table: Table) -> int:
     paths = table.snapshot().files.select("path")
     return rewrite_files(table.spark, table.snapshot().log, paths)

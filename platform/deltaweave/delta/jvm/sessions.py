@@ -38,11 +38,14 @@ PAIR_VERSION = "spark.databricks.delta.write.txnVersion"
 
 _SET_BY_COMMITS = (LAST_COMMIT, PAIR_VERSION)
 
-# What they change is how a query is built, and nothing of one that is analyzed.
-_OF_QUERIES_BEING_BUILT = (
+# Most change how a query is built, and nothing of one that is analyzed.
+_HAVE_DEFAULTS = (
     "spark.sql.retainGroupColumns",  # `groupBy(…).agg(…)` leaves out the columns of the groups
     "spark.sql.parser.quotedRegexColumnNames",  # names in back quotes are regular expressions
     "spark.sql.ansi.enforceReservedKeywords",  # SQL must quote more names
+    # Delta would neither check that rows are of those to replace, nor record them in the feed.
+    "spark.databricks.delta.replaceWhere.constraintCheck.enabled",
+    "spark.databricks.delta.replaceWhere.dataColumnsWithCDF.enabled",
 )
 
 # The keys of each session's settings, a view that follows them.
@@ -55,22 +58,22 @@ Result = TypeVar("Result")
 def own_session(spark: SparkSession) -> Iterator[SparkSession]:
     """Give the session for the engine's own queries, which is active while the block runs.
 
-    Settings that change what queries mean while they are built have their defaults in it. If the
-    caller's session sets any of them, it is a copy of it, since other threads may use that one.
+    Settings that change what queries mean while they are built, or with which Delta would not check
+    what the engine writes, have their defaults in it. If the caller's session sets any of them, it
+    is a copy of it, since other threads may use that one.
     """
     check_is_classic(spark)
     jvm, session = Jvm.of(spark), spark._jsparkSession
     if spark not in _KEYS:
         _KEYS[spark] = session.sessionState().conf().settings().keySet()
-    of_building = jvm.made_once(
-        "settings of queries being built",
-        lambda: jvm.java_list(jvm.texts(_OF_QUERIES_BEING_BUILT)),
+    with_defaults = jvm.made_once(
+        "settings with defaults", lambda: jvm.java_list(jvm.texts(_HAVE_DEFAULTS))
     )
-    if jvm.java.util.Collections.disjoint(_KEYS[spark], of_building):
+    if jvm.java.util.Collections.disjoint(_KEYS[spark], with_defaults):
         yield spark
         return
     copy = session.cloneSession()
-    copy.sessionState().conf().settings().keySet().removeAll(of_building)
+    copy.sessionState().conf().settings().keySet().removeAll(with_defaults)
     _enter_catalog_of(session, copy)
     own = _session_of(spark, copy)
     before = {key: own.conf.get(key, None) for key in _SET_BY_COMMITS}

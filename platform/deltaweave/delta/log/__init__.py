@@ -55,7 +55,12 @@ from deltaweave.delta.log.snapshot import (
     newest_checkpoint,
     newest_on_disk,
 )
-from deltaweave.delta.log.statistic_bounds import are_bounded, num_physical_rows_column, parsed
+from deltaweave.delta.log.statistic_bounds import (
+    are_bounded,
+    is_collated,
+    num_physical_rows_column,
+    parsed,
+)
 from deltaweave.delta.log.statistics import (
     KeyOverlap,
     are_without_nulls,
@@ -115,6 +120,7 @@ __all__ = [
     "file_versions",
     "has_plain_spelling",
     "in_partitions",
+    "is_collated",
     "key_overlaps",
     "key_overlaps_in_log",
     "latest",

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import DataType, DecimalType, StructField, StructType
 
 from deltaweave.delta.jvm import DeltaLog, DeltaMetadata, JavaObject, Jvm
 
@@ -160,6 +160,7 @@ KEY_INDEX_PROPERTY = "deltaweave.keyIndex"
 _NO_COLUMNS = '{"type":"struct","fields":[]}'
 _CHANGE_FEED = "delta.enableChangeDataFeed"
 _COLUMN_MAPPING = "delta.columnMapping"
+_TYPE_CHANGES = "delta.typeChanges"
 
 
 @dataclass(frozen=True)
@@ -205,6 +206,17 @@ class TableMetadata:
         """The column of the table's key index, if it has one."""
         return self.properties.get(KEY_INDEX_PROPERTY)
 
+    @cached_property
+    def widened_decimals(self) -> frozenset[str]:
+        """The columns that are decimals, or have such fields, and were of another type before.
+
+        Spark's filters on Parquet files convert a decimal to the type that the file has at the same
+        scale, where it may overflow: they skip row groups that hold the row, or fail.
+        """
+        if _TYPE_CHANGES not in self.schema_text:
+            return frozenset()
+        return frozenset(field.name for field in self.schema if _is_widened_decimal(field))
+
     def fields_at(self, path: Sequence[str]) -> list[StructField]:
         """Return the fields on the path to a column or nested field, outermost first."""
         found: list[StructField] = []
@@ -249,6 +261,12 @@ class TableMetadata:
     def has_random_directories(self) -> bool:
         """Whether new files lie in directories of random names, not in those of partitions."""
         return self._is_mapped or self.is_on("delta.randomizeFilePrefixes")
+
+
+def _is_widened_decimal(field: StructField) -> bool:
+    if isinstance(field.dataType, StructType):
+        return any(map(_is_widened_decimal, field.dataType))
+    return isinstance(field.dataType, DecimalType) and _TYPE_CHANGES in (field.metadata or {})
 
 
 def physical_name(field: StructField) -> str:

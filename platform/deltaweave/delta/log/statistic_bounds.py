@@ -39,9 +39,12 @@ from pyspark.sql.types import (
 
 def are_bounded(data_type: DataType) -> bool:
     """Return whether statistics bound values of a type, and Python and Spark order them alike."""
-    if isinstance(data_type, StringType):
-        return data_type.simpleString() == "string"  # compared by bytes, not by a collation
-    return type(data_type) in MEANINGS
+    return type(data_type) in MEANINGS and not is_collated(data_type)
+
+
+def is_collated(data_type: DataType) -> bool:
+    """Return whether texts that are not the same bytes may be equal."""
+    return isinstance(data_type, StringType) and data_type.simpleString() != "string"
 
 
 def bound(raw: Any, read: Callable[[Any], Any], widened: Callable[[Any], Any] | None) -> Any:

@@ -154,8 +154,9 @@ def target_plan(
     """Read the rows of exactly these files at the transaction's snapshot.
 
     A Project of aliases gives every column the attribute id that it has in the statement's target,
-    so that the statement's conditions and values can be evaluated over the result. Columns that
-    Parquet would compare with days that its filters lack are read without filters.
+    so that the statement's conditions and values can be evaluated over the result. Columns by which
+    Spark's filters on Parquet files would skip rows that hold a value are read without filters:
+    those compared with days that these filters lack, and decimals that were widened.
 
     Args:
         columns: The target columns to keep; None keeps all.
@@ -189,13 +190,16 @@ def target_plan(
 
 def _unfiltered(transaction: Transaction, names: Sequence[str]) -> list[int]:
     """Return the indexes of the columns that Parquet must not filter."""
-    merge, partitioned_by = transaction.merge, transaction.table.partition_columns
-    indexes = [
-        index
-        for index, name in enumerate(names)
-        if may_lose_days(merge.target_schema[name].dataType) and name not in partitioned_by
-    ]
-    return indexes if indexes and merge.may_filter_by_lost_days else []
+    merge, table = transaction.merge, transaction.table
+    days = {
+        name
+        for name in names
+        if may_lose_days(merge.target_schema[name].dataType) and name not in table.partition_columns
+    }
+    if days and not merge.may_filter_by_lost_days:
+        days.clear()
+    unfiltered = days | table.metadata.widened_decimals
+    return [index for index, name in enumerate(names) if name in unfiltered]
 
 
 def with_attribute_ids(

@@ -309,7 +309,7 @@ def _moves_rows_to_another_hour(merge: _Merge) -> bool:
 
 
 def _overlooks_days(merge: _Merge) -> bool:
-    """Detect translateFilter of Spark, whose java.sql.Date lacks ten days (`resolved`)."""
+    """Detect translateFilter of Spark, whose java.sql.Date lacks some days (`resolved`)."""
     has_dates = any(may_lose_days(field.dataType) for field in merge.metadata.schema)
     return has_dates and names_lost_days(merge.spark, merge.node)
 
@@ -378,8 +378,8 @@ _DEFECTS: tuple[tuple[Callable[[_Merge], bool], BuiltinDefect], ...] = (
         BuiltinDefect(
             "overlooks_days",
             "it may overlook rows, and insert them a second time, because the statement or its "
-            "source names a day of October 1582, and Spark's filters on Parquet files lack 5 to "
-            "14 October 1582",
+            "source names a day of October 1582, or one that the JVM's time zone skipped, and "
+            "Spark's filters on Parquet files lack 5 to 14 October 1582 and such days",
             "Set spark.sql.datetime.java8API.enabled=true in the session.",
         ),
     ),

@@ -15,7 +15,7 @@ from pyspark.sql import Column
 from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
 
 from deltaweave.delta.jvm import Expression, JavaObject, Jvm
-from deltaweave.delta.log import are_bounded
+from deltaweave.delta.log import are_bounded, is_collated
 from deltaweave.delta.statement.resolved import (
     ResolvedClause,
     ResolvedMerge,
@@ -183,7 +183,8 @@ def keeps_columns(merge: ResolvedMerge, clause: ResolvedClause, names: Sequence[
         value = actions[merge.evolved_schema.names.index(name)].expr()
         if value.semanticEquals(column):
             return True
-        if isinstance(merge.target_schema[name].dataType, FloatType | DoubleType):
+        data_type = merge.target_schema[name].dataType
+        if isinstance(data_type, FloatType | DoubleType) or is_collated(data_type):
             return False  # 0.0 equals -0.0 but is a different value
         return clause.kind == "matched" and any(
             (one.semanticEquals(column) and other.semanticEquals(value))

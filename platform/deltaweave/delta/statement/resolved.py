@@ -1,9 +1,10 @@
 """A MERGE statement after analysis: its condition, its clauses, and where values come from.
 
-Spark hands dates and times to Parquet as `java.sql.Date` and `java.sql.Timestamp`. The calendar of
-these lacks 5 to 14 October 1582 (the lost days), and each of them becomes the 15th: a scan with
-such a filter skips row groups that hold the row. So rows may be overlooked wherever a condition, or
-what Spark derives from the source's query, compares a column with such a day.
+Spark hands dates and times to Parquet as `java.sql.Date` and `java.sql.Timestamp`. These lack some
+days (the lost days), and each of them becomes a later one: a scan with such a filter skips row
+groups that hold the row. So rows may be overlooked wherever a condition, or what Spark derives from
+the source's query, compares a column with such a day. The calendar lacks 5 to 14 October 1582, and
+dates also lack a day that the JVM's time zone skipped, as Samoa's did 30 December 2011.
 
 `origins` follows each value of the target to columns of files. Spark's analyzed plan has the exact
 lineage, whatever names columns have on the way. An alias makes an attribute from other attributes,
@@ -19,8 +20,9 @@ import json
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import date, datetime, time, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +40,11 @@ logger = logging.getLogger(__name__)
 
 
 _MONTH = "1582-10-"
+# As java.time prints where clocks were put forward in a zone.
+_GAP = re.compile(r"Gap at (\d{4}-\d\d-\d\dT[\d:]+)(Z|[+-][\d:]+) to (Z|[+-][\d:]+)")
 _WITH_NEW_DATES = "spark.sql.datetime.java8API.enabled"
+# By the name of a zone, the days that its clocks passed over.
+_SKIPPED: dict[str, frozenset[date]] = {}
 _PLAN = "org.apache.spark.sql.catalyst.plans.QueryPlan"
 _LOGICAL_PLAN = "org.apache.spark.sql.catalyst.plans.logical.LogicalPlan"
 
@@ -87,17 +93,50 @@ def may_lose_days(kind: DataType) -> bool:
 
 
 def names_lost_days(spark: SparkSession, node: JavaObject) -> bool:
-    """Return whether a constant of the statement or of the source's query is in that month.
+    """Return whether a constant of the statement or of the source's query may be a lost day.
 
     If a constant cannot be computed, it may be.
     """
     if is_on(spark, _WITH_NEW_DATES, otherwise=False):
         return False
     try:
-        return any(_MONTH in str(texts.mkString(" ")) for texts in _constants(spark, node))
+        lost = (_MONTH, *map(date.isoformat, days_skipped_by_zone(spark)))
+        texts = (str(each.mkString(" ")) for each in _constants(spark, node))
+        return any(day in text for text in texts for day in lost)
     except Exception as error:
         logger.debug("the constants of a statement are not known: %s", reported_by(error))
         return True
+
+
+def days_skipped_by_zone(spark: SparkSession) -> frozenset[date]:
+    """Return the days that `java.sql.Date` lacks in the default time zone of the JVM.
+
+    Of the days on whose midnight clocks were put forward, Spark's own conversions are asked.
+    """
+    jvm = Jvm.of(spark)
+    zone = jvm.java.util.TimeZone.getDefault()
+    name = str(zone.getID())
+    if name not in _SKIPPED:
+        conversions = Jvm.singleton(jvm.catalyst.util, "DateTimeUtils")
+        gaps = _GAP.findall(str(zone.toZoneId().getRules().getTransitions().toString()))
+        _SKIPPED[name] = frozenset(
+            day
+            for day in _midnights(gaps)
+            for number in [(day - date(1970, 1, 1)).days]
+            if conversions.fromJavaDate(conversions.toJavaDate(number)) != number
+        )
+    return _SKIPPED[name]
+
+
+def _midnights(gaps: Iterable[tuple[str, str, str]]) -> Iterator[date]:
+    """Yield the days whose midnight is in a gap, given as its start and the offsets at its ends."""
+    for start, before, after in gaps:
+        began = datetime.fromisoformat(start)
+        length = datetime.fromisoformat(start + before) - datetime.fromisoformat(start + after)
+        day = began.date() if began.time() == time.min else began.date() + timedelta(days=1)
+        while datetime.combine(day, time.min) < began + length:
+            yield day
+            day += timedelta(days=1)
 
 
 def may_filter_by_lost_days(spark: SparkSession, node: JavaObject) -> bool:

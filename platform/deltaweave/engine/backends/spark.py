@@ -171,7 +171,7 @@ def _join_candidates(
     target = target_plan(run.transaction, candidates.files, merge.scan_columns(), added=added)
     by_source = bool(merge.of_kind("not_matched_by_source"))
     join_type = "left" if by_source else "inner"
-    may_match = within(candidates.keys)
+    may_match = within(candidates.keys, merge.spark)
     if may_match is not None and not by_source:
         target = target.filter(may_match)
     if logger.isEnabledFor(logging.DEBUG):

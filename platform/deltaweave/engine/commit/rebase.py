@@ -271,7 +271,7 @@ def hold_match(run: MergeRun, keys: SourceKeys, files: FileList) -> bool:
     if suspects.size_in_bytes > limits.MAX_LATER_BYTES:
         return True
     target = target_plan(run.transaction, suspects, merge.condition_columns())
-    possible = within(keys)
+    possible = within(keys, merge.spark)
     if possible is not None:
         target = target.filter(possible)
     with translated(merge.table, version=run.transaction.version):

@@ -21,7 +21,7 @@ from functools import cached_property, partial, reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     BooleanType,
@@ -41,7 +41,12 @@ from pyspark.sql.types import (
 
 from deltaweave.delta.jvm import between, collected, raise_hidden_interrupts, translated
 from deltaweave.delta.log import FileList, python_values, sorted_values
-from deltaweave.delta.statement import Equality, ResolvedMerge, equalities
+from deltaweave.delta.statement import (
+    Equality,
+    ResolvedMerge,
+    days_skipped_by_zone,
+    equalities,
+)
 from deltaweave.engine import limits
 from deltaweave.engine.attempts import attempted
 from deltaweave.engine.clauses import INSERTABLE, KEY, SOURCE_ROW_ID, SOURCE_WIDTH
@@ -148,7 +153,7 @@ def row_identity(source: PreparedSource, keys: SourceKeys) -> Column | None:
     return F.struct(*[column.alias(f"{KEY}{i}") for i, column in enumerate(columns)])
 
 
-def within(keys: SourceKeys) -> Column | None:
+def within(keys: SourceKeys, spark: SparkSession) -> Column | None:
     """Return a condition on target columns that holds for every target row that matches.
 
     Parquet skips row groups and pages by it. None if nothing is known.
@@ -158,11 +163,16 @@ def within(keys: SourceKeys) -> Column | None:
         for key in keys.columns
         if isinstance(key.equality.data_type, _PUSHED)
         and not isinstance(key.equality.compared_as, DoubleType)
-        and not key.has_old_days
+        and not (isinstance(key.equality.compared_as, DateType) and _has_lost_days(key, spark))
     ]
     whole = [_whole_within(key) for key in keys.columns if _is_whole_as_double(key)]
     pushed = [*known, *whole]
     return reduce(Column.__and__, pushed) if pushed else None
+
+
+def _has_lost_days(key: KeyValues, spark: SparkSession) -> bool:
+    """Return whether Spark may hand other days to Parquet than those of a key."""
+    return key.has_old_days or not days_skipped_by_zone(spark).isdisjoint(_pushed_values(key))
 
 
 def _is_whole_as_double(key: KeyValues) -> bool:
@@ -182,14 +192,21 @@ def _whole_within(key: KeyValues) -> Column:
     return possible | column.isNull() if key.equality.null_safe and key.has_null else possible
 
 
+def _pushed_values(key: KeyValues) -> Sequence[Any]:
+    """Return the values by which rows are filtered: all of a few keys, else the ends."""
+    return key.values if _are_few(key) else (*key.values[:1], *key.values[-1:])
+
+
+def _are_few(key: KeyValues) -> bool:
+    return not key.are_ranges and len(key.values) <= limits.MAX_PUSHED_VALUES
+
+
 def _within(key: KeyValues) -> Column:
     column = key.equality.target
-    are_few = not key.are_ranges and len(key.values) <= limits.MAX_PUSHED_VALUES
-    values = key.values if are_few else (*key.values[:1], *key.values[-1:])
-    literals = [typed_literal(value, key.equality.compared_as) for value in values]
-    if not values:
+    literals = [typed_literal(value, key.equality.compared_as) for value in _pushed_values(key)]
+    if not literals:
         possible: Column = F.lit(False)
-    elif are_few:
+    elif _are_few(key):
         possible = column.isin(literals)
     else:
         possible = column.between(*literals)

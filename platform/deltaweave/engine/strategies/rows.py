@@ -206,7 +206,7 @@ def inserts_only(run: MergeRun, known: Candidates | None) -> Inserts:
     candidates, unmatched = found.files, run.source.rows
     if len(candidates):
         target = target_plan(run.transaction, candidates, merge.condition_columns())
-        may_match = within(found.keys)
+        may_match = within(found.keys, merge.spark)
         if may_match is not None:
             target = target.filter(may_match)
         unmatched = unmatched.join(target, merge.condition, "left_anti")

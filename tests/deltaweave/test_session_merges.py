@@ -244,6 +244,7 @@ def table(spark: SparkSession, path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_existing_code_gets_what_it_gets_from_built_in_merge(
     way: Way, enabled: SparkSession, plain: SparkSession, on_engine: list[str], tmp_path: Path
@@ -404,6 +405,7 @@ def test_a_statement_is_recognized_by_its_first_word(text: str, may_be: bool) ->
     assert session_merges.may_be_merge(text) == may_be
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("on", "value", "args"),
     [(":below", ":v", {"below": 3, "v": "it's"}), ("?", "?", [3, "it's"])],
@@ -578,6 +580,7 @@ def test_a_stream_merges_its_batches(
     assert sorted(rows) == [(1, "a"), (2, "b"), (3, "a"), (4, "b"), (5, "c")]
 
 
+@pytest.mark.minutes
 def test_the_example_of_the_guide_runs(enabled: SparkSession, tmp_path: Path) -> None:
     guide = Path(__file__).parents[2] / "docs" / "existing-code.md"
     [example] = re.findall(r"^```python\n(.*?)^```$", guide.read_text(), re.MULTILINE | re.DOTALL)

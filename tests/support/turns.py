@@ -18,7 +18,7 @@ _ENGINE = "tests/deltaweave/engine"
 _CHANGES = "tests/deltaweave/changes"
 EVERY = {
     "tests/merge_cases/test_merge_cases.py": {
-        "test_sql_text_gives_what_built_in_merge_gives": 7,
+        "test_sql_text_gives_what_built_in_merge_gives": 11,
         "test_the_builder_gives_what_built_in_merge_gives": 3,
         "test_merges_on_the_driver_give_what_built_in_merge_gives": 3,
     },

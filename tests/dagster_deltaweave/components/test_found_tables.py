@@ -257,6 +257,7 @@ def test_a_part_of_a_checkpoint_alone_is_none(
     assert keys(sandbox) == {"orders"}
 
 
+@pytest.mark.minutes
 def test_a_checkpoint_with_damaged_pages_leaves_out_its_table_alone(
     spark: SparkSession, sandbox: DefsFolderSandbox, lake: Path
 ) -> None:

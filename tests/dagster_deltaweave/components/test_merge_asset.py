@@ -102,6 +102,7 @@ def declared(defs: Definitions, key: str) -> MergeDeclaration:
     return declaration
 
 
+@pytest.mark.minutes
 def test_yaml_declares_assets_that_merge_files_queries_and_functions(
     spark: SparkSession,
     sandbox: DefsFolderSandbox,

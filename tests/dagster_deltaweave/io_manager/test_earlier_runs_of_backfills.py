@@ -504,6 +504,7 @@ def with_queue(tmp_path: Path) -> Iterator[DagsterInstance]:
         yield it
 
 
+@pytest.mark.minutes
 def test_a_run_waits_for_what_the_daemon_of_backfills_has_still_to_run(
     with_queue: DagsterInstance,
 ) -> None:

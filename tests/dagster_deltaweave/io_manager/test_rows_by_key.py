@@ -434,6 +434,7 @@ def test_a_key_of_another_type_finds_the_row_of_its_key(
     assert rows(table("widened")) == [(1, 1), (5000000000, 2)]
 
 
+@pytest.mark.minutes
 def test_windows_of_time_tell_which_row_is_newer(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:

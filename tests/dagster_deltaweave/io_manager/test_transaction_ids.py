@@ -330,6 +330,7 @@ def test_half_a_delivery_beside_the_last_ones_marker_is_not_merged(
     assert not table("counts").exists()
 
 
+@pytest.mark.minutes
 def test_a_run_that_an_earlier_release_tagged_without_its_files_is_merged(
     landing: Landing, table: AssetTable
 ) -> None:

@@ -154,6 +154,7 @@ def test_files_belong_to_the_asset_that_lies_there(
     assert found == ({"v": [(asset, "w")]} if asset else {})
 
 
+@pytest.mark.minutes
 def test_materializations_show_lineage_of_landing_table_and_touched_rows(
     spark: SparkSession, run: Run, tmp_path: Path
 ) -> None:

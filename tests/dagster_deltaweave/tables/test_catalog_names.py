@@ -310,6 +310,7 @@ def test_a_table_at_a_path_is_not_created_inside_of_one_in_a_schema(
     assert not inner.exists()
 
 
+@pytest.mark.minutes
 def test_another_assets_table_is_no_input_by_the_default_schema(
     spark: SparkSession, run: Materialize, schemas: list[str]
 ) -> None:
@@ -325,6 +326,7 @@ def test_another_assets_table_is_no_input_by_the_default_schema(
     assert run(declared, report, of=of).success  # it says so
 
 
+@pytest.mark.minutes
 def test_an_asset_with_a_declared_write_reads_no_other_assets_table(
     spark: SparkSession, run: Materialize, schemas: list[str]
 ) -> None:
@@ -446,6 +448,7 @@ def test_a_table_that_is_no_delta_table_any_more_is_left_as_it_is(
         run(orders, of={"schema": sales})
 
 
+@pytest.mark.minutes
 def test_columns_under_the_key_schema_are_no_name(
     spark: SparkSession, run: Materialize, tmp_path: Path
 ) -> None:

@@ -100,6 +100,7 @@ def as_numbers(rows: DataFrame, *names: str) -> set[tuple[Any, ...]]:
     return {tuple(row) for row in shown.collect()}
 
 
+@pytest.mark.minutes
 @orders(FURTHER, FULL)
 def test_current_rows(spark: SparkSession, tmp_path: Path, first: bool, then: bool) -> None:
     path = str(tmp_path / "t")
@@ -227,6 +228,7 @@ SAYS = {
 }
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
@@ -272,6 +274,7 @@ def test_fields_are_found_by_name_and_null_where_an_event_lacks_them(
     assert found == {(of[0], *[f"{{{made[of]}}}"] * 3) for of in ends}
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("kind", [1, *[pytest.param(k, marks=FURTHER) for k in (2, None)]])
 def test_fields_of_keys_are_found_by_name(spark: SparkSession, tmp_path: Path, kind: Any) -> None:
     path = str(tmp_path / "t")

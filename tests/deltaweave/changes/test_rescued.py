@@ -84,6 +84,7 @@ def merged_on_read(
     return table.read()
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("way", "kind", "beside"),
     [(apply, 1, "named"), (apply, 2, True), (merged_on_read, None, True)],

@@ -97,6 +97,7 @@ def test_the_history_lists_merges_alone_the_newest_first(spark: SparkSession, pa
     assert "updated" in shown
 
 
+@pytest.mark.minutes
 def test_the_history_of_a_disk_is_that_of_delta_and_takes_no_spark(
     spark: SparkSession, path: str
 ) -> None:

@@ -49,6 +49,7 @@ def test_files_are_rewritten_if_marked_rows_made_the_table_unreadable(
     assert rows_of(table) == UPSERTED
 
 
+@pytest.mark.minutes
 def test_rows_that_move_keep_their_ids(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     write_table(spark, path, ROWS, SCHEMA, properties=TRACKED)

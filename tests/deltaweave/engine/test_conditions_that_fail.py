@@ -83,6 +83,7 @@ MARKED = Layout(vectors=True)
 LAYOUTS = (COPY_ON_WRITE, VECTORS_AND_FEED, COPY_ON_WRITE, MARKED, COPY_ON_WRITE, MARKED)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("case", "layout"),
     list(zip(CASES, LAYOUTS, strict=True)),

@@ -30,6 +30,7 @@ STATEMENTS = {
 }
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("asked_by", STATEMENTS)
 def test_the_time_of_day_is_one_in_rows_and_feed(
     spark: SparkSession, tmp_path: Path, asked_by: str

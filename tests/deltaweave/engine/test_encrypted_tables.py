@@ -63,6 +63,7 @@ VECTORS = {"delta.enableDeletionVectors": "true"}
 FEED = {"delta.enableChangeDataFeed": "true"}
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("strategy", "properties", "clauses", "on_driver"),
     [
@@ -102,6 +103,7 @@ def test_no_strategy_leaves_a_secret_that_is_read_without_a_key(
 
 
 # The session can read no secret: the properties of the table alone encrypt what is written.
+@pytest.mark.minutes
 @pytest.mark.parametrize("on_driver", ["true", "false"])
 @pytest.mark.parametrize(
     ("properties", "clauses"),
@@ -154,6 +156,7 @@ def test_no_log_shows_the_value_of_a_setting_of_the_writer(
         assert "a-token" not in caplog.text
 
 
+@pytest.mark.minutes
 def test_an_encrypted_source_is_read_by_spark(spark: SparkSession, tmp_path: Path) -> None:
     target, source = tmp_path / "target", tmp_path / "source"
     write_table(spark, str(target), ROWS, SCHEMA)
@@ -188,6 +191,7 @@ FIRST = [(1, f"{SECRET}1", 1, False), (2, f"{SECRET}2", 1, False)]
 NEXT = [(1, f"{SECRET}new", 2, False), (2, None, 2, True)]
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("kind", ["current rows", "merge on read"])
 def test_what_keeps_rows_beside_an_encrypted_table_is_encrypted_too(
     spark: SparkSession, tmp_path: Path, kind: str

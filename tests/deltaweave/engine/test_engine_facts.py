@@ -182,6 +182,7 @@ def test_no_view_or_cached_data_is_left_behind(table: Table) -> None:
     assert cached() <= before
 
 
+@pytest.mark.minutes
 def test_a_cached_frame_over_the_target_shows_the_merged_rows(table: Table) -> None:
     def total() -> int:
         return table.read().selectExpr("sum(v)").first()[0]

@@ -205,6 +205,7 @@ def test_a_table_that_was_made_on_purpose_or_written_to_stays(
     assert table.read().schema.names == ["k", "v", "p"]
 
 
+@pytest.mark.minutes
 def test_a_write_under_way_conflicts_where_its_table_is_made_otherwise(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +229,7 @@ def test_a_write_under_way_conflicts_where_its_table_is_made_otherwise(
     assert table.read().isEmpty()
 
 
+@pytest.mark.minutes
 def test_rows_that_come_just_before_a_table_is_made_otherwise_stay(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

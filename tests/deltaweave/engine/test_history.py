@@ -62,6 +62,7 @@ def test_the_builder_writes_the_same_parameters_as_sql(spark: SparkSession, tmp_
     assert without_ids(by_builder.parameters) == without_ids(by_sql.parameters)
 
 
+@pytest.mark.minutes
 def test_without_history_metrics_none_are_shown(spark: SparkSession, tmp_path: Path) -> None:
     case = replace(CASES_BY_NAME["upsert"], conf=METRICS_OFF)
     ours, theirs = entries(spark, case, tmp_path)

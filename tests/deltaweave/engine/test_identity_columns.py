@@ -83,6 +83,7 @@ def test_inserted_rows_of_several_partitions_get_ids_of_their_own(
     assert ids(table)[13] > max(after.values())
 
 
+@pytest.mark.minutes
 def test_rows_of_a_merge_that_only_inserts_get_ids_of_their_own(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -268,6 +268,7 @@ def test_a_column_that_cannot_be_indexed_is_refused(spark: SparkSession, tmp_pat
     assert table.version() == 0  # no property was set
 
 
+@pytest.mark.minutes
 def test_a_merge_stands_where_its_index_cannot_be_written(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -95,6 +95,7 @@ def test_a_decimal_key_finds_the_file_that_delta_rs_wrote(
     assert upsert(Table(spark, path), LONG_DECIMALS, "DECIMAL(38,10)") == (5, 0)
 
 
+@pytest.mark.minutes
 def test_a_decimal_key_finds_the_file_that_was_rewritten_in_place(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -301,6 +302,7 @@ def updated_and_inserted(spark: SparkSession, statement: str) -> object:
 ODD_NAMES = ["k.1", "it's", "a?*", "$", "[0]", ".x", 'say"', "\u00fc-"]
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("mapping", "bounds_are_read"),
     [("none", "by_query"), ("name", "in_text"), ("name", "by_query")],

@@ -296,6 +296,7 @@ def test_a_skipped_update_still_takes_its_row_from_later_clauses(
     assert result.metrics["numTargetRowsDeleted"] == 1
 
 
+@pytest.mark.minutes
 def test_maps_and_random_values_are_never_taken_for_unchanged(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -194,6 +194,7 @@ def test_merges_are_those_of_built_in_merge_wherever_pairs_are(
     assert merged("too many", ours) == expected
 
 
+@pytest.mark.minutes
 def test_vectors_written_by_the_driver_add_to_those_that_are_there(
     spark: SparkSession, tmp_path: Path
 ) -> None:

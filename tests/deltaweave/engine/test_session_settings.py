@@ -109,6 +109,7 @@ def test_the_sessions_pair_is_of_the_callers_writes_alone(table: Table) -> None:
     assert rows_as_text(table.read().collect()) == ["(1, 100)", "(3, 30)"]
 
 
+@pytest.mark.minutes
 def test_back_quotes_enclose_names_where_a_session_takes_patterns(
     spark: SparkSession, tmp_path: Path
 ) -> None:

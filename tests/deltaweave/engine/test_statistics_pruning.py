@@ -178,6 +178,7 @@ def test_only_files_that_may_hold_a_key_are_read(
     assert rows_as_text(table.read().collect()) == expected
 
 
+@pytest.mark.minutes
 def test_the_files_of_other_partitions_are_not_read(spark: SparkSession, tmp_path: Path) -> None:
     path, schema = str(tmp_path / "table"), "k INT, p STRING"
     rows = [(1, "a=b"), (2, "ü/%"), (3, None), (4, " ")]
@@ -244,6 +245,7 @@ def test_keys_under_column_mapping(spark: SparkSession, tmp_path: Path) -> None:
     assert merge.execute().metrics["numTargetFilesAfterSkipping"] == 1
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("mapping", ["none", "name"])
 def test_keys_in_fields_of_structs(spark: SparkSession, tmp_path: Path, mapping: str) -> None:
     path = str(tmp_path / "table")
@@ -291,6 +293,7 @@ BY_SOURCE = {
 }
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("name", BY_SOURCE)
 def test_not_matched_by_source_keeps_files_that_a_clause_may_take(
     spark: SparkSession, tmp_path: Path, name: str

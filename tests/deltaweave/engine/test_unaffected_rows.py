@@ -141,6 +141,7 @@ def test_source_rows_of_repeated_deletes_are_accounted_for(
     assert accounted(result) == (7, 7)
 
 
+@pytest.mark.minutes
 def test_a_source_row_that_matches_several_rows_is_one_too_many(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_values_that_were_not_sent_stay_and_nulls_do_not(
     assert list(found) == [1, "long", bytearray(b"long"), ["long"], [1, 2], None]
 
 
+@pytest.mark.minutes
 def test_json_becomes_the_types_of_the_table(spark: SparkSession) -> None:
     schema = (
         "i BIGINT, d DECIMAL(10,2), b BOOLEAN, f DOUBLE, day DATE, at TIMESTAMP_NTZ, "

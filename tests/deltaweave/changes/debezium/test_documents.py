@@ -183,6 +183,7 @@ def test_what_has_no_whole_values_is_refused(
         rows.collect()
 
 
+@pytest.mark.minutes
 def test_decoded_envelopes_and_keys_are_read(spark: SparkSession) -> None:
     parts = (
         "before: STRING, after: STRING, op: STRING, source: STRUCT<ts_ms: BIGINT, ord: INT>, "
@@ -207,6 +208,7 @@ def test_decoded_envelopes_and_keys_are_read(spark: SparkSession) -> None:
     assert found[0].changed_at.astimezone(timezone.utc).year == datetime(1970, 1, 1).year
 
 
+@pytest.mark.minutes
 def test_a_delete_without_its_key_stops_the_batch(spark: SparkSession, tmp_path: Path) -> None:
     rows = debezium_changes(
         topic(spark, (OID, envelope("d", 1))), schema=SCHEMA, connector="mongodb"

@@ -165,6 +165,7 @@ def test_decoded_rows_have_times_in_the_units_that_are_given(spark: SparkSession
     ]
 
 
+@pytest.mark.minutes
 def test_decoded_values_are_as_those_in_json(spark: SparkSession) -> None:
     of_row = "STRUCT<v: STRUCT<scale: INT, value: BINARY>, s: STRUCT<x: INT>, d: DOUBLE>"
     frame = spark.createDataFrame(
@@ -292,6 +293,7 @@ def test_numbers_whose_digits_may_be_lost_are_refused(
         rows.collect()
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("has_schema", [True, False])
 def test_parts_of_values_are_read_as_columns_of_their_types(
     spark: SparkSession, has_schema: bool

@@ -128,6 +128,7 @@ def test_a_row_that_breaks_a_constraint_waits_until_an_event_corrects_it(
     assert rows(table.read_optimized()) == {(1, 7, 3)}
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("kind", ["path", "path in SQL", "name"])
 def test_changes_lie_beside_the_base_however_it_is_named(
     spark: SparkSession, tmp_path: Path, kind: str

@@ -168,6 +168,7 @@ def test_keys_of_several_columns_are_compared_by_each(
     assert sorted(row.n for row in left.collect()) == [2, 3, 4]
 
 
+@pytest.mark.minutes
 def test_names_are_no_patterns(spark: SparkSession, tmp_path: Path) -> None:
     spark = spark.newSession()
     orders = MergeOnReadTable(spark, str(tmp_path), keys=["k"], sequence_by="k")

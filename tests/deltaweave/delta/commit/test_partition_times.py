@@ -132,6 +132,7 @@ def test_a_delta_that_would_take_them_for_other_times_is_refused(
     assert _found(table) == [(1, 10, 150)]
 
 
+@pytest.mark.minutes
 @writes_by_the_session
 def test_files_that_do_not_hold_the_column_are_refused(
     berlin: SparkSession, tmp_path: Path
@@ -201,6 +202,7 @@ def test_delta_does_not_compact_after_a_write_to_such_an_hour(
     assert _found(table) == [(0, 0, 90), (1, 1, 90), (2, 2, 90), (10, 10, 150), (11, 11, 150)]
 
 
+@pytest.mark.minutes
 @needs_the_column
 def test_times_at_the_ends_of_the_calendar_and_parts_of_a_second_stay(
     berlin: SparkSession, tmp_path: Path

@@ -38,6 +38,7 @@ def test_ids_are_read_without_a_job(spark: SparkSession, tmp_path: Path) -> None
     assert loaded(spark, path, 6) != "already-applied"
 
 
+@pytest.mark.minutes
 def test_a_checksum_left_over_from_a_deleted_commit_says_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:

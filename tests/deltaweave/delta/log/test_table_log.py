@@ -94,6 +94,7 @@ def catalogs(spark: SparkSession, tmp_path: Path) -> Iterator[TwoCatalogs]:
         yield catalogs
 
 
+@pytest.mark.minutes
 def test_a_table_of_another_catalog_is_the_one_that_is_read_and_written(
     catalogs: TwoCatalogs,
 ) -> None:

@@ -275,6 +275,7 @@ LAYOUTS = [Layout(), FEED, VECTORS, BOTH]
 named = pytest.mark.parametrize("of", CASES, ids=lambda of: of.case.name)
 
 
+@pytest.mark.minutes
 @named
 def test_built_in_merge_gets_it_wrong_and_the_engine_right(
     spark: SparkSession, tmp_path: Path, of: DefectCase
@@ -421,6 +422,7 @@ COLUMNS = {
 }
 
 
+@pytest.mark.minutes
 def test_columns_decide_what_built_in_merge_may_get_wrong(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -153,6 +153,7 @@ def test_two_upserts_cannot_both_insert_a_key(table: Table, overtaken: Callable[
     assert rows_as_text(table.read().where("k = 7").collect()) == ["(7, 71, 'a')"]
 
 
+@pytest.mark.minutes
 def test_two_insert_only_merges_cannot_both_insert_a_key(
     table: Table, overtaken: Callable[..., None]
 ) -> None:
@@ -165,6 +166,7 @@ def test_two_insert_only_merges_cannot_both_insert_a_key(
     assert rows_as_text(table.read().where("k = 7").collect()) == ["(7, 70, 'a')"]
 
 
+@pytest.mark.minutes
 def test_commits_to_other_partitions_do_not_conflict(
     table: Table, overtaken: Callable[..., None]
 ) -> None:
@@ -173,6 +175,7 @@ def test_commits_to_other_partitions_do_not_conflict(
     assert rows_as_text(table.read().collect()) == ["(1, 100, 'a')", "(2, 200, 'b')"]
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("other_writes", [False, True], ids=["merge", "append"])
 def test_of_two_commits_of_one_application_id_one_is_applied(
     table: Table, overtaken: Callable[..., None], other_writes: bool
@@ -218,6 +221,7 @@ def test_a_merge_conflicts_with_a_commit_that_takes_its_lease(
     assert (table.last_applied("order"), table.last_applied("order#a")) == (5, 5)
 
 
+@pytest.mark.minutes
 def test_a_merge_that_continues_a_version_of_its_id_is_not_rerun(
     table: Table, overtaken: Callable[..., None]
 ) -> None:
@@ -274,6 +278,7 @@ def test_no_table_is_created_among_files_that_are_none_of_its_own(
     assert sum(waits) < 2
 
 
+@pytest.mark.minutes
 def test_identity_values_are_not_generated_from_an_old_mark(
     spark: SparkSession, tmp_path: Path
 ) -> None:

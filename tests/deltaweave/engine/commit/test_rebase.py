@@ -645,6 +645,7 @@ def test_a_look_that_takes_long_does_not_keep_the_lock(
     assert is_free(path)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("where", ["transaction_after", "hold_match", "merge_metrics", "committed"])
 def test_what_fails_between_two_commits_releases_the_lock(
     spark: SparkSession,

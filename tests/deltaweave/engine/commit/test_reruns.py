@@ -330,6 +330,7 @@ def value(place: Place) -> int:
     return int(place.rows_of_target().where("k = 1").collect()[0].v)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("name", cases(RUN_AGAIN))
 def test_a_merge_reruns_if_its_source_gives_what_a_later_statement_reads(
     place: Place, monkeypatch: pytest.MonkeyPatch, name: str
@@ -339,6 +340,7 @@ def test_a_merge_reruns_if_its_source_gives_what_a_later_statement_reads(
     assert (value(place), result.commit_attempts) == (expected, 2)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("name", cases(CONFLICTS))
 def test_a_merge_fails_if_its_source_may_hold_rows_of_the_losing_version(
     place: Place, monkeypatch: pytest.MonkeyPatch, name: str

@@ -32,6 +32,7 @@ def _settings_are_as_before(spark: SparkSession) -> Iterator[None]:
 
 
 # The ways in which a source is measured: when it is materialized, with its keys, by a job.
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("materialize", "on", "max_bytes", "broadcasts"),
     [
@@ -72,6 +73,7 @@ def test_repeated_text_is_broadcast_by_its_decoded_bytes(
     assert rows.where(f"length(v) = {TEXT}").count() == ROWS
 
 
+@pytest.mark.minutes
 def test_a_source_with_values_of_unknown_width_is_not_broadcast(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

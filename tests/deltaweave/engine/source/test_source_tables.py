@@ -355,6 +355,7 @@ def leave_names(path: Path) -> None:
         checksum.unlink()
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("which", ["target", "other"])
 def test_names_for_files_that_a_table_does_not_use_are_not_used(
     spark: SparkSession, tmp_path: Path, read: list[Any], on_driver: list[Any], which: str
@@ -431,6 +432,7 @@ def target_and_other(
     return target, other
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("query", OF_VIEWS)
 def test_a_view_is_materialized_unless_its_files_are_known(
     spark: SparkSession, tmp_path: Path, target_and_other: tuple[Path, Path], query: str

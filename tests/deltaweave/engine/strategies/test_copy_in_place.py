@@ -546,6 +546,7 @@ def test_constraints_are_checked_of_new_rows(
         assert breaks or result.strategy == "copy-in-place"
 
 
+@pytest.mark.minutes
 def test_names_in_constraints_are_compared_by_case_as_delta_does(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -569,6 +570,7 @@ def test_a_generated_partition_column_is_checked(spark: SparkSession, tmp_path: 
         merge.when_matched_update_all().execute()
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("setup", [(), ("ALTER TABLE {target} SET TBLPROPERTIES (%s)",)])
 def test_row_ids_of_a_table_that_does_not_track_its_rows_are_not_kept(
     spark: SparkSession, tmp_path: Path, setup: Sequence[str]

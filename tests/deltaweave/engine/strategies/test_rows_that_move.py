@@ -128,6 +128,7 @@ def merged(
     return path, outcome
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("name", CASES)
 def test_rows_move_as_by_built_in_merge(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -145,6 +146,7 @@ def test_rows_move_as_by_built_in_merge(
     assert len(apart) == 1
 
 
+@pytest.mark.minutes
 def test_rows_that_stay_keep_their_order_and_their_file(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -138,6 +138,7 @@ def test_the_source_is_materialized_for_the_reasons_of_delta(
     assert materialization_of(merge) == (reason != "NOT_MATERIALIZED_AUTO", reason)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("mode", ["all", "none"])
 def test_a_merge_is_the_same_with_and_without_materialized_source(
     spark: SparkSession, tmp_path: Path, mode: str

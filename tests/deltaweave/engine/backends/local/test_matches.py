@@ -147,6 +147,7 @@ def test_new_rows_of_a_great_file_of_which_few_rows_stay_go_to_other_files(
 
 
 # How many files with vectors the driver takes, of the two there are, and how many marked rows.
+@pytest.mark.minutes
 @pytest.mark.parametrize(("few", "marked", "is_done"), [(2, 2, True), (1, 2, False), (2, 1, False)])
 @LAYOUTS
 def test_vectors_that_exist_are_read_where_files_are_many(

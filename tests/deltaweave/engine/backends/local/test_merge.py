@@ -344,6 +344,7 @@ def test_keys_and_values_of_every_type_at_their_extremes(
         assert sorted(r[0] for r in spark.sql(f"{by_rows}merged").collect()) == expected
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     "clauses",
     [
@@ -513,6 +514,7 @@ def test_a_file_of_which_no_row_stays_is_not_copied(
     assert counts == [num_copied, num_added]
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("said", "properties"),
     [(None, {}), (1, VECTORS), (2, {}), (4, VECTORS)],

@@ -293,6 +293,7 @@ KEYED = MergeCase(
 )
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("in_place", ["false", "true"])
 def test_rows_of_a_materialized_source_are_known_by_their_numbers(
     spark: SparkSession, tmp_path: Path, pairs: list[Any], in_place: str
@@ -310,6 +311,7 @@ def test_rows_of_a_materialized_source_are_known_by_their_numbers(
     assert len(found.unmatched) == 2
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("name", "limit"),
     [
@@ -332,6 +334,7 @@ def test_spark_finds_the_pairs_above_a_limit(
     assert pairs == [None]
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(("partition_by", "value"), [((), "t.v + s.v"), (("p",), "s.v")])
 def test_what_is_left_of_files_is_copied(
     spark: SparkSession,
@@ -396,6 +399,7 @@ def test_updates_that_change_nothing_are_skipped_where_asked(
     assert [found is not None for found in pairs] == [not skips]
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("on", "on_driver"),
     [
@@ -437,6 +441,7 @@ def test_a_plan_says_that_the_driver_looks_the_keys_up(
     assert "driver" not in plan.join
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(("on_driver", "partitions"), [("true", 1), ("true", 2), ("false", 2)])
 def test_updates_that_read_the_target_stay_in_place_in_partitions(
     spark: SparkSession, tmp_path: Path, pairs: list[Any], on_driver: str, partitions: int

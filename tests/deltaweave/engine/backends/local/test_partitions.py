@@ -417,6 +417,7 @@ def test_the_feed_of_a_table_with_mapped_columns_has_its_partitions(
     ]
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_constraint_on_the_partition_holds(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], layout: str

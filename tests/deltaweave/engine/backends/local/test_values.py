@@ -178,6 +178,7 @@ def test_clauses_may_spell_columns_in_any_case(
     assert rows_of(table) == [(1, 11, "t"), (2, 9, "t")]
 
 
+@pytest.mark.minutes
 @LAYOUTS
 def test_rows_that_were_marked_before_are_not_read(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], properties: dict[str, str]
@@ -458,6 +459,7 @@ def rivals_and_layouts() -> Iterator[Any]:
             yield pytest.param(name, properties, id=f"{name}-{layout}", marks=marks)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(("name", "properties"), list(rivals_and_layouts()))
 def test_an_old_value_that_another_commit_changed_is_read_again(
     spark: SparkSession,

@@ -30,6 +30,7 @@ NO_ROW_PREDICATE = "false"
 
 _SAMPLE_TIME = datetime(2033, 11, 22, 13, 14, 15)
 _LIKE_DATE = re.compile(r"....-..-..")
+_ANY_TIME = "____-__-__ %"
 _SHORTEST_DAY = timedelta(hours=23)
 _HOUR = timedelta(hours=1)
 _COMES_TWICE = "wall-clock times, and one of the partition's comes twice"
@@ -145,9 +146,9 @@ def _windows_predicate(
             expression, windows, lambda moment: f"DATE{_date_literal(moment)}"
         )
     if isinstance(kind, StringType):
-        texts = _texts_predicate(definition, expression, windows)
+        texts = _texts_predicate(definition, keys, expression, windows)
         if texts is not None and _begin_or_end_between_two(windows):
-            if _has_times(rows, expression, windows, table):
+            if _has_times(definition, rows, expression, windows, table):
                 raise _inseparable(windows, _COMES_TWICE, kind, table)
             texts = None
         of_keys = _keys_predicate(keys, expression)
@@ -156,40 +157,63 @@ def _windows_predicate(
 
 
 def _texts_predicate(
-    definition: TimeWindows, expression: str, windows: Sequence[_Window]
+    definition: TimeWindows, keys: Sequence[str], expression: str, windows: Sequence[_Window]
 ) -> str | None:
     """Build the condition for texts of times in the windows, or None if only keys belong to them.
 
-    Keys that look like such texts must sort among them as their windows do. `2024-01-01 06` does
-    not: it sorts before `2024-01-01 06:00`, so it would be among the times of the hour before.
+    No key may be among the times of another window. `2024-01-01 06` would be if it begins at 06:30.
     """
+    like = _like_of_times(definition)
+    times = _times_predicate(expression, windows, like) if like else None
+    begins = _SAMPLE_TIME.strftime(definition.fmt)
+    are_dated = not _LIKE_DATE.match(begins) or begins.startswith(f"{_SAMPLE_TIME:%Y-%m-%d}")
+    if are_dated and _begin_and_end_days(windows):
+        # All hours of a day have what each of them has, and the texts of their date.
+        of_each = map(definition.time_window_for_partition_key, keys)
+        if like == _ANY_TIME or _begin_and_end_days([(each.start, each.end) for each in of_each]):
+            return _dates_predicate(expression, windows, "____-__-__%")
+        dates = _dates_predicate(expression, windows, "____-__-__")
+        return f"{dates} OR {times}" if times else dates
+    return times
+
+
+def _like_of_times(definition: TimeWindows) -> str | None:
+    """Return a pattern of texts of times without keys that sort otherwise; None if there is none."""
     key = _SAMPLE_TIME.strftime(definition.fmt)
-    days = all(_begins_a_day(moment) for window in windows for moment in window)
-    spelt = "%Y-%m-%d" if days or key[10:11] != " " else "%Y-%m-%d %H:%M"
-    if _LIKE_DATE.match(key) and not key.startswith(_SAMPLE_TIME.strftime(spelt)):
-        return None
-    # Keys of hours begin with dates too, so for hours only texts with a time count.
-    return _dates_predicate(expression, windows) if days else _times_predicate(expression, windows)
+    if not re.match(r"....-..-.. ", key) or key.startswith(f"{_SAMPLE_TIME:%Y-%m-%d %H:%M}"):
+        return _ANY_TIME
+    return None if re.match(r"....-..-.. ..:", key) else "____-__-__ __:%"
 
 
-def _dates_predicate(expression: str, windows: Sequence[_Window]) -> str:
-    """Build the condition for texts that begin with a date in the windows."""
+def _begin_and_end_days(windows: Sequence[_Window]) -> bool:
+    return all(_begins_a_day(moment) for window in windows for moment in window)
+
+
+def _dates_predicate(expression: str, windows: Sequence[_Window], like: str) -> str:
+    """Build the condition for texts of dates, or that begin with one, in the windows."""
     in_windows = _windows_condition(expression, windows, _date_literal)
-    return f"(({expression}) LIKE '____-__-__%' AND {in_windows})"
+    return f"(({expression}) LIKE '{like}' AND {in_windows})"
 
 
-def _times_predicate(expression: str, windows: Sequence[_Window]) -> str:
+def _times_predicate(expression: str, windows: Sequence[_Window], like: str) -> str:
     """Build the condition for texts of wall-clock times in the windows."""
     in_windows = _windows_condition(expression, windows, _clock_text)
-    return f"(({expression}) LIKE '____-__-__ %' AND {in_windows})"
+    return f"(({expression}) LIKE '{like}' AND {in_windows})"
 
 
-def _has_times(rows: DataFrame, expression: str, windows: Sequence[_Window], table: str) -> bool:
+def _has_times(
+    definition: TimeWindows,
+    rows: DataFrame,
+    expression: str,
+    windows: Sequence[_Window],
+    table: str,
+) -> bool:
     """Return whether rows have texts of the windows' wall-clock times; a job, only twice a year."""
     # Before the clock was set back to the window's end, it went on for up to an hour.
     shown = [(start, end + _HOUR if _comes_twice(end) else end) for start, end in windows]
     with translated(table, operation="choosing partitions"):
-        are_texts = parsed_expression(rows.sparkSession, _times_predicate(expression, shown))
+        times = _times_predicate(expression, shown, _like_of_times(definition) or _ANY_TIME)
+        are_texts = parsed_expression(rows.sparkSession, times)
         return not rows.where(are_texts).isEmpty()
 
 
@@ -231,7 +255,7 @@ def _windows(definition: TimeWindows, keys: Sequence[str]) -> list[_Window]:
 
 def _are_days(definition: TimeWindows, keys: Sequence[str], windows: Sequence[_Window]) -> bool:
     """Return whether the windows are whole days; a day may begin at six in the morning."""
-    if all(_begins_a_day(moment) for window in windows for moment in window):
+    if _begin_and_end_days(windows):
         return True
     return all(
         end.astimezone(timezone.utc) - start.astimezone(timezone.utc) >= _SHORTEST_DAY

@@ -3,7 +3,7 @@
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +169,9 @@ def test_strings_are_keys_or_times_and_never_those_of_other_partitions(
     days_first = DailyPartitionsDefinition("2024-01-01", fmt="%Y-%d-%m")
     daily = ["2024-05-01", "2024-05-01 13:00:00", "2024-05-02"]
     minutes = ["2024-10-27 05:00", "2024-10-27 05:00:00", "2024-10-27 05:59", "2024-10-27 06:00"]
+    spaced = HourlyPartitionsDefinition("2024-10-26 00", timezone=BERLIN, fmt="%Y-%m-%d %H")
+    of_spaced = ["2024-10-27 05", "2024-10-27 05:00", "2024-10-27 05:37:12", "2024-10-27 06"]
+    turn = ["2024-10-27 02", "2024-10-27 02+0100", "2024-10-27 03", "2024-10-27 03:00"]
     for definition, key, values, expected in (
         (AUTUMN, "2024-10-26-23:00", hours, [1, 5]),  # a text of that day has a greater key
         (AUTUMN, "2024-10-27-00:00", hours, [2, 6]),
@@ -176,6 +179,8 @@ def test_strings_are_keys_or_times_and_never_those_of_other_partitions(
         (AUTUMN, "2024-10-27-02:00+0100", hours, [4]),
         (AUTUMN, "2024-10-27-05:00", minutes, [0, 1, 2]),
         (AUTUMN, "2024-10-27-06:00", minutes, [3]),
+        (spaced, "2024-10-27 05", of_spaced, [0, 1, 2]),
+        (spaced, "2024-10-27 02", turn, [0]),  # in which no text is a time that comes twice
         (DAILY, "2024-05-01", daily, [0, 1]),
         (AT_SIX, "2024-05-01", [*daily, "2024-05-02 05:00:00"], [0, 1, 3]),
         (months, "2024-05", ["2024-05", "2024-05-17", "2024-06", "2024-06-01"], [0, 1]),
@@ -198,6 +203,8 @@ FORMATS_OF = {
     "0 6 * * *": DATED + HOURS + MINUTES,
     "30 6 * * *": DATED + HOURS + MINUTES,
 }
+KEYS_ALONE = {"%Y-%m-%d %I:%M %p", "%Y-%d-%m %H:%M"}
+"""Look like times to the minute, and sort otherwise."""
 
 
 @pytest.mark.minutes
@@ -205,10 +212,10 @@ FORMATS_OF = {
 def test_a_key_of_any_format_is_in_its_own_partition_alone(
     spark: SparkSession, schedule: str
 ) -> None:
-    """And a text of a time is in the partition of its time, or in none."""
-    begin, end = datetime(2024, 1, 31, 20), datetime(2024, 2, 1, 18)
+    """And so is a text of a time, as far as keys can be distinguished from times."""
+    begin, end = datetime(2024, 1, 31, 20), datetime(2024, 2, 2, 2)
     if schedule.endswith("* * * *"):
-        moments = [begin + timedelta(minutes=15) * n for n in range(24 * 4)]
+        moments = [begin + timedelta(minutes=15) * n for n in range(30 * 4)]
     else:
         begin, end = datetime(2024, 1, 1), datetime(2024, 2, 13)
         moments = [begin + timedelta(hours=6, minutes=15) * n for n in range(4 * 44)]
@@ -218,20 +225,28 @@ def test_a_key_of_any_format_is_in_its_own_partition_alone(
         times |= {f"{at:%Y-%m-%d %H}": at for at in moments if not at.minute}
     for fmt in FORMATS_OF[schedule]:
         definition = TimeWindowPartitionsDefinition(begin, fmt, end=end, cron_schedule=schedule)
-        keys = definition.get_partition_keys()
-        starts = [definition.time_window_for_partition_key(key).start for key in keys]
-        table = spark.createDataFrame([(text,) for text in {*keys, *times}], "p STRING")
+        windows = {
+            key: [each.replace(tzinfo=None) for each in (window.start, window.end)]
+            for key in definition.get_partition_keys()
+            for window in [definition.time_window_for_partition_key(key)]
+        }
+        of_day = [key for key, (start, _) in windows.items() if start.date() == date(2024, 2, 1)]
+        table = spark.createDataFrame([(text,) for text in {*windows, *times}], "p STRING")
         of_keys = [
-            partition_predicate(definition, [key], "p", table="t", rows=table) for key in keys
+            partition_predicate(definition, keys, "p", table="t", rows=table)
+            for keys in (*([key] for key in windows), of_day, [*windows])
         ]
         found = table.selectExpr("p", *(f"{each} AS k{n}" for n, each in enumerate(of_keys)))
-        for text, *is_in in found.collect():
-            those = [key for key, there in zip(keys, is_in, strict=True) if there]
-            if text in keys:
+        for text, *is_in, is_in_day, is_in_any in found.collect():
+            those = [key for key, there in zip(windows, is_in, strict=True) if there]
+            assert is_in_any == bool(those), (fmt, text)
+            assert is_in_day == any(key in of_day for key in those), (fmt, text)
+            if text in windows:
                 assert those == [text], (fmt, text)
-            elif those:
-                of_time = [start for start in starts if start.replace(tzinfo=None) <= times[text]]
-                assert those == [keys[len(of_time) - 1]], (fmt, text)
+            elif those or (":" in text and fmt not in KEYS_ALONE):
+                at = times[text]
+                of_time = [key for key, (start, end) in windows.items() if start <= at < end]
+                assert those == of_time, (fmt, text)
 
 
 @pytest.mark.parametrize("key", ["2024-10-27-02:00", "2024-10-27-02:00+0100"])

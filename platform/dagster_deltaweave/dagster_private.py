@@ -58,6 +58,7 @@ from dagster._core.storage.dagster_run import FINISHED_STATUSES, NOT_FINISHED_ST
 from dagster._core.storage.tags import (
     ASSET_PARTITION_RANGE_END_TAG,
     ASSET_PARTITION_RANGE_START_TAG,
+    ASSET_RESUME_RETRY_TAG,
     BACKFILL_ID_TAG,
     PARENT_RUN_ID_TAG,
     PARTITION_NAME_TAG,
@@ -70,6 +71,7 @@ from dagster._core.workspace.load import location_origins_from_yaml_paths
 RANGE_TAGS = (ASSET_PARTITION_RANGE_START_TAG, ASSET_PARTITION_RANGE_END_TAG)
 
 __all__ = [
+    "ASSET_RESUME_RETRY_TAG",
     "BACKFILL_ID_TAG",
     "BULK_ACTION_TERMINAL_STATUSES",
     "DATA_VERSION_TAG",

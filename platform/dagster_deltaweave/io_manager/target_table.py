@@ -15,6 +15,7 @@ from dagster import DagsterEventType, DagsterRun, OutputContext
 from pyspark.sql.types import StructField, StructType
 
 import deltaweave
+from dagster_deltaweave.dagster_private import ASSET_RESUME_RETRY_TAG
 from dagster_deltaweave.logs import version_with_rows_of
 from dagster_deltaweave.storage import local_path
 from dagster_deltaweave.tables import (
@@ -308,13 +309,18 @@ def began_ms(context: OutputContext) -> int:
 
 
 def run_created_ms(context: OutputContext) -> int:
-    """Return when the run, or the one whose steps it resumes, was created, in ms since 1970.
+    """Return when the run, or the one whose steps or assets it resumes, was created, in ms.
 
     If that run was deleted, no time is known before which its steps read nothing: 0.
     """
     step = context.step_context
     run: DagsterRun | None = step.dagster_run
-    while run and run.step_keys_to_execute and run.parent_run_id:
+    # A run that resumes failed assets names no steps. Dagster copies its tag to what repeats it.
+    while (
+        run
+        and run.parent_run_id
+        and (run.step_keys_to_execute or ASSET_RESUME_RETRY_TAG in run.tags)
+    ):
         run = step.instance.get_run_by_id(run.parent_run_id)
     # If a run between them was deleted, the first of all is older.
     return _created_ms(context, run.run_id if run else step.dagster_run.root_run_id)

@@ -376,7 +376,7 @@ def first_attempt(instance: DagsterInstance, run: DagsterRun) -> str:
 
     A run that is executed again after it succeeded brings new rows; after a failure, the
     re-execution repeats its work. What a deleted run did is unknown, so what follows it counts as
-    new, unless a run asked before the deletion: a tag keeps its answer.
+    new, unless a run asked before the deletion: a tag keeps its answer. People can give the tag.
     """
     own = instance.get_run_by_id(run.run_id) or run
     first = _first_attempt(instance, own)
@@ -386,10 +386,14 @@ def first_attempt(instance: DagsterInstance, run: DagsterRun) -> str:
 
 
 def _first_attempt(instance: DagsterInstance, run: DagsterRun) -> str:
-    if wrote(run, FIRST_ATTEMPT_TAG):
+    if FIRST_ATTEMPT_TAG in run.tags and wrote(run, FIRST_ATTEMPT_TAG):
         return run.tags[FIRST_ATTEMPT_TAG].split(" ")[0]
     parent = run.tags.get(PARENT_RUN_ID_TAG)
     before = instance.get_run_by_id(parent) if parent else None
+    by_hand = shown_name(FIRST_ATTEMPT_TAG)
+    given = run.tags.get(by_hand)
+    if given and (before is None or before.tags.get(by_hand) != given):  # else Dagster copied it
+        return given.split()[0]
     if before is None or before.is_success:
         return run.run_id
     return _first_attempt(instance, before)

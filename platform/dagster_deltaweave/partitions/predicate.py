@@ -178,7 +178,7 @@ def _texts_predicate(
 
 
 def _like_of_times(definition: TimeWindows) -> str | None:
-    """Return a pattern of texts of times without keys that sort otherwise; None if there is none."""
+    """Return a pattern of texts of times that fits no key which sorts otherwise, or None."""
     key = _SAMPLE_TIME.strftime(definition.fmt)
     if not re.match(r"....-..-.. ", key) or key.startswith(f"{_SAMPLE_TIME:%Y-%m-%d %H:%M}"):
         return _ANY_TIME

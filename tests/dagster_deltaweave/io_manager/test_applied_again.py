@@ -12,13 +12,14 @@ import pytest
 from dagster import (
     AssetKey,
     DagsterInstance,
+    DagsterRunStatus,
     InputContext,
     IOManager,
     OutputContext,
     asset,
     materialize,
 )
-from dagster._core.storage.tags import PARENT_RUN_ID_TAG, ROOT_RUN_ID_TAG
+from dagster._core.storage.tags import ASSET_RESUME_RETRY_TAG, PARENT_RUN_ID_TAG, ROOT_RUN_ID_TAG
 from dagster._core.test_utils import create_run_for_test
 
 from dagster_deltaweave.io_manager.target_table import run_created_ms
@@ -191,6 +192,37 @@ def test_a_run_that_repeats_a_failed_one_appends_once(runs: list[str], appended:
     assert list(manager.appended.values()) == appended
 
 
+def test_a_first_attempt_that_is_given_by_hand_counts() -> None:
+    """Dagster copies its tag to what repeats the run, also after a success."""
+    with DagsterInstance.ephemeral() as instance:
+
+        def first(given: str, parent: str | None, status: DagsterRunStatus) -> tuple[str, str]:
+            tags = {"deltaweave/first_attempt": given}
+            ids = {PARENT_RUN_ID_TAG: parent, ROOT_RUN_ID_TAG: parent} if parent else {}
+            run = create_run_for_test(
+                instance,
+                tags=tags | ids,
+                status=status,
+                parent_run_id=parent,
+                root_run_id=parent,
+            )
+            return first_attempt(instance, run), run.run_id
+
+        failure, success = DagsterRunStatus.FAILURE, DagsterRunStatus.SUCCESS
+        found, run = first("lost", None, failure)
+        assert found == "lost"
+        found, run = first("lost", run, success)
+        assert found == "lost"
+        found, new = first("lost", run, failure)
+        assert found == new
+        found, run = first("lost", new, success)
+        assert found == new
+        found, run = first("other (run other)", run, failure)
+        assert found == "other"
+        instance.delete_run(run)
+        assert first("lost", run, failure)[0] == "lost"
+
+
 def test_an_append_that_a_restore_took_back_is_appended_again(table: TableWithIds) -> None:
     """Its run is executed again, because another output of it failed."""
     with DagsterInstance.ephemeral() as instance:
@@ -228,6 +260,11 @@ def test_an_append_that_a_restore_took_back_is_appended_again(table: TableWithId
         (["gone", "all", "some"], 1),
         (["all", "gone", "some"], 0),
         (["gone", "some"], None),
+        (["all", "failed assets"], 0),
+        (["all", "failed assets", "some"], 0),
+        (["all", "some", "failed assets"], 0),
+        (["all", "failed assets", "failed assets"], 0),
+        (["gone", "failed assets"], None),
     ],
 )
 def test_a_run_was_created_when_the_one_whose_steps_it_resumes_was(
@@ -238,13 +275,14 @@ def test_a_run_was_created_when_the_one_whose_steps_it_resumes_was(
         made: list[Any] = []
         for each in runs:
             time.sleep(0.002)
+            resumes = {ASSET_RESUME_RETRY_TAG: "true"} if each == "failed assets" else {}
             made.append(
                 create_run_for_test(
                     instance,
                     step_keys_to_execute=["log"] if each == "some" else None,
                     parent_run_id=made[-1].run_id if made else None,
                     root_run_id=made[0].run_id if made else None,
-                    tags={PARENT_RUN_ID_TAG: made[-1].run_id} if made else {},
+                    tags=resumes | ({PARENT_RUN_ID_TAG: made[-1].run_id} if made else {}),
                 )
             )
         records = [instance.get_run_record_by_id(each.run_id) for each in made]

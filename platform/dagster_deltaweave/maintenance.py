@@ -6,8 +6,8 @@ Pending changes of a merge-on-read table are merged when a `RematerializationPol
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from hashlib import sha256
 from itertools import pairwise
@@ -198,6 +198,7 @@ def build_upkeep_job(
                 f"upkeep job {name}: {operation!r} is none of {', '.join(OPERATIONS)}."
             )
     named = NamedAsset.each_of(tables, f"upkeep job {name}", io_manager_key)
+    named = _with_own_keys(named)
     bound = _bound_resources(named, name)
     alike = Counter(each.identifier for each in named)
     ops = [
@@ -223,23 +224,54 @@ def build_upkeep_job(
     return graph.to_job(executor_def=in_process_executor, resource_defs=bound)
 
 
+def _with_own_keys(tables: Sequence[NamedAsset]) -> list[NamedAsset]:
+    """Give bound IO managers a key of their own where `Definitions` is to provide another table's.
+
+    It does so in a job with resources only for `io_manager`.
+    """
+    if all(each.resource_defs or each.io_manager_key != "io_manager" for each in tables):
+        return list(tables)
+    return [
+        replace(each, io_manager_key="bound_io_manager", resource_defs=_renamed(each.resource_defs))
+        if "io_manager" in each.resource_defs
+        else each
+        for each in tables
+    ]
+
+
+def _renamed(bound: Mapping[str, ResourceDefinition]) -> dict[str, ResourceDefinition]:
+    return {"bound_io_manager" if key == "io_manager" else key: bound[key] for key in bound}
+
+
 def _bound_resources(tables: Sequence[NamedAsset], job: str) -> dict[str, ResourceDefinition]:
     """Return the resources that are bound to the tables' assets, for the job.
 
     Raises:
-        DagsterInvalidDefinitionError: Another table has another resource of that key.
+        DagsterInvalidDefinitionError: Another table needs another resource of that key, or may.
     """
     bound = {key: made for each in tables for key, made in each.resource_defs.items()}
     managers = {each.io_manager_key for each in tables}
     for key, made in bound.items():
-        of_tables = [each for each in tables if key not in managers or key == each.io_manager_key]
-        others = [each.name for each in of_tables if each.resource_defs.get(key) is not made]
+        # Of an IO manager that is not bound, it is not known what it needs.
+        others = [
+            each.name
+            for each in tables
+            if each.resource_defs.get(key) is not made
+            and (key == each.io_manager_key or (key not in managers and _may_need(each, key)))
+        ]
         if others:
             raise DagsterInvalidDefinitionError(
                 f"upkeep job {job}: the resource {key} that is bound to an asset is not that of "
                 f"{', '.join(others)}. Take one for all, or give each of them a job."
             )
     return bound
+
+
+def _may_need(table: NamedAsset, key: str) -> bool:
+    bound = table.resource_defs
+    return not bound or any(
+        key in each.get_required_resource_keys(bound) for each in bound.values()
+    )
 
 
 def _upkeep_op(

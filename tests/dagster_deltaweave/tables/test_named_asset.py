@@ -289,10 +289,50 @@ def test_a_job_of_tables_with_two_io_managers_of_one_key_is_refused() -> None:
     other = asset_with_its_own_io_manager("with_resources", Bound()).with_attributes(
         asset_key_replacements={AssetKey("orders"): AssetKey("others")}
     )
-    for tables in ([one, other], [one, "third"]):
+    for tables in ([one, other], [one, "third"]):  # the third's may need another `lake`
         with pytest.raises(DagsterInvalidDefinitionError, match="give each of them a job"):
             build_upkeep_job(name="upkeep", tables=tables)
     build_upkeep_job(name="upkeep", tables=[one])
+
+
+def test_a_job_takes_the_bound_io_manager_and_that_of_the_definitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = list[Any]()
+
+    def locate(resources: object, key: str) -> None:
+        seen.append(getattr(resources, key))
+        raise StatementError("it has no table.")
+
+    monkeypatch.setattr("dagster_deltaweave.maintenance.run_locator", locate)
+    needing, alone, other = Bound(), Bound(), Bound()
+    orders = asset_with_its_own_io_manager("resource_defs", needing)
+    given: Any = {"io_manager": IOManagerDefinition.hardcoded_io_manager(alone)}
+
+    @asset(resource_defs=given)
+    def parts() -> int:
+        return 1
+
+    @asset
+    def items() -> int:
+        return 1
+
+    jobs = [
+        build_upkeep_job(name=f"upkeep{n}", tables=each, operations=["vacuum"])
+        for n, each in enumerate(([parts, items], [parts, "items"], [items]))
+    ]
+    defined = Definitions([parts, items], jobs=jobs, resources={"io_manager": other})
+    with DagsterInstance.ephemeral() as instance:
+        for job in jobs:
+            found = defined.resolve_job_def(job.name)
+            assert not found.execute_in_process(instance=instance, raise_on_error=False).success
+    assert sorted(map(id, seen)) == sorted(map(id, [alone, other] * 2 + [other]))
+
+    # A resource that only one of two bound IO managers needs.
+    stores = asset(
+        name="stores", io_manager_key="other", resource_defs={"other": given["io_manager"]}
+    )
+    build_upkeep_job(name="both", tables=[orders, stores(lambda: 1)])
 
 
 def test_an_io_manager_of_changes_alone_is_refused() -> None:

@@ -141,6 +141,8 @@ def _write(declaration: WriteDeclaration, output: Output, ids: RunIds) -> Stored
     output.target.prepare(output.rows)
     start = output.target.start_of_write(adds_only=declaration.adds_only, predicate=predicate)
     written = write_output(declaration, output, predicate, ids, ids.of_partitions(), start)
+    if written.version is None and ids.applied:
+        output.context.log.info(f"Nothing is written: the table holds {', '.join(ids.applied)}.")
     of_partitions = predicate is not None and not declaration.replace_where
     stored = _recorded_write(output, written, declaration.mode, predicate, of_partitions)
     return replace(stored, record_before=_record_before(ids, is_held=written.version is None))

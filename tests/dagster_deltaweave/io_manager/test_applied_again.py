@@ -22,8 +22,10 @@ from dagster import (
 from dagster._core.storage.tags import ASSET_RESUME_RETRY_TAG, PARENT_RUN_ID_TAG, ROOT_RUN_ID_TAG
 from dagster._core.test_utils import create_run_for_test
 
+from dagster_deltaweave.io_manager import stores
 from dagster_deltaweave.io_manager.target_table import run_created_ms
 from dagster_deltaweave.io_manager.transaction_ids import (
+    RunIds,
     first_attempt,
     id_in_line,
     ids_of_run,
@@ -221,6 +223,22 @@ def test_a_first_attempt_that_is_given_by_hand_counts() -> None:
         assert found == "other"
         instance.delete_run(run)
         assert first("lost", run, failure)[0] == "lost"
+
+
+def test_the_log_names_the_run_whose_append_is_not_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    written = SimpleNamespace(version=None, warnings=())
+    monkeypatch.setattr(stores, "write_output", lambda *_: written)
+    output: Any = SimpleNamespace(
+        context=SimpleNamespace(log=SimpleNamespace(info=said.append)),
+        target=SimpleNamespace(prepare=lambda _: None, start_of_write=lambda **_: None),
+        rows=None,
+    )
+    ids = RunIds(output.context, cast("Any", None), [], {"deltaweave/run/1a2b/log": 0})
+    stores._write(WriteDeclaration(mode="append"), output, ids)
+    assert said == ["Nothing is written: the table holds deltaweave/run/1a2b/log."]
 
 
 def test_an_append_that_a_restore_took_back_is_appended_again(table: TableWithIds) -> None:

@@ -227,7 +227,7 @@ def build_upkeep_job(
 def _with_own_keys(tables: Sequence[NamedAsset]) -> list[NamedAsset]:
     """Give bound IO managers a key of their own where `Definitions` is to provide another table's.
 
-    It does so in a job with resources only for `io_manager`.
+    In a job that has resources, it provides no other key than `io_manager`.
     """
     if all(each.resource_defs or each.io_manager_key != "io_manager" for each in tables):
         return list(tables)

@@ -11,7 +11,7 @@ Nothing here needs Spark: the log is whatever can read commits by their version.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import pairwise
@@ -30,6 +30,7 @@ _A_DAY_MS = 24 * 60 * _MINUTE_MS
 _FRACTION = re.compile(r"\.\d+")
 
 _MAX_KEPT = 1_000
+MAX_LOOKED = 500  # commits of a line that are read for one that may not be there
 
 
 class Log(Protocol):
@@ -60,8 +61,25 @@ class Applied:
     unknown_since: Commit | None = None
 
 
+class _Look(NamedTuple):
+    """What the commits of a line and those undone name, as far as they were read.
+
+    Attributes:
+        there: Batches of the line.
+        left: Batches of commits that are not in it.
+        looked: The commits read since the last one that undid others.
+        below: The version whose commit is the next of the line; -1 for none.
+    """
+
+    there: set[int]
+    left: set[int]
+    looked: int
+    below: int
+
+
 _restored: dict[tuple[str, int, int], int | None] = {}
 _applied: dict[tuple[str, str, bool, int, int], Applied] = {}
+_looks: dict[tuple[str | int, ...], _Look] = {}
 
 
 def line_of_commits(log: Log, version: int) -> Iterator[Commit]:
@@ -143,32 +161,48 @@ def applied_in_line(
     return found
 
 
-def was_left(log: Log, version: int, names: Callable[[Commit], bool]) -> bool:
-    """Return whether commits that are not in the line of a version name something, and none in it.
+def was_left(log: Log, version: int, batch: int, application_ids: Sequence[str]) -> bool:
+    """Return whether commits that are not in the line of a version name a batch, and none in it.
 
     The newest commit that names it decides, as far as the log has them: one of the line, or one
-    that a RESTORE undid or a new table replaced.
+    that a RESTORE undid or a new table replaced. It is looked for below the `MAX_LOOKED` newest
+    commits only if some were undone since.
+
+    Args:
+        log: The log of the table.
+        version: The version.
+        batch: The version of an application id.
+        application_ids: The application ids that commits name it with.
     """
-    above = version + 1
-    for commit in line_of_commits(log, version):
-        if _any_names(log, range(commit.version + 1, above), names):
-            return True
-        if names(commit) and _went_on_from_what_it_read(log, commit):
-            return False
-        above = commit.version
-        if begins_history(commit):
-            return _any_names(log, range(above), names)
-    return False
 
+    def named(commit: Commit) -> set[int]:
+        return {commit.applied[name] for name in application_ids if name in commit.applied}
 
-def _any_names(log: Log, versions: range, names: Callable[[Commit], bool]) -> bool:
-    for version in reversed(versions):
-        commit = log.commit(version)
+    keys = list[tuple[str | int, ...]]()
+    there, left, looked, below = set[int](), set[int](), 0, version
+    while below >= 0 and looked < MAX_LOOKED and batch not in there and batch not in left:
+        commit = log.commit(below)
         if commit is None:
-            return False
-        if names(commit):
-            return True
-    return False
+            break
+        keys.append((log.location, *application_ids, commit.version, commit.at_ms))
+        if (kept := _looks.pop(keys[-1], None)) is not None:
+            left |= kept.left - there
+            there |= kept.there - left
+            looked, below = kept.looked, kept.below
+            continue
+        if (of_line := named(commit)) and _went_on_from_what_it_read(log, commit):
+            there |= of_line - left
+        before = None if begins_history(commit) else version_before(log, commit)
+        below = -1 if before is None else before
+        undone = range(below + 1, commit.version)
+        looked = 0 if undone else looked + 1
+        for each in map(log.commit, reversed(undone)):
+            if each is None:
+                break
+            left |= named(each) - there
+    if keys:
+        _keep(_looks, keys[0], _Look(there, left, looked, below))
+    return batch in left
 
 
 def _went_on_from_what_it_read(log: Log, commit: Commit) -> bool:

@@ -26,6 +26,7 @@ from pyspark.sql.types import (
     MapType,
     NullType,
     ShortType,
+    StringType,
     StructField,
     StructType,
     TimestampNTZType,
@@ -40,6 +41,7 @@ FROM = "deltaweave.from"
 """Metadata of a wanted field: the names that it may have among the existing fields."""
 
 _DIGITS = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
+_OF_ZONES = (DateType, TimestampNTZType, StringType)  # each is an instant in a zone alone
 _WITHOUT_LOSS = (ByteType, ShortType, IntegerType)
 
 _SAME_KEYS = (
@@ -166,8 +168,8 @@ def depends_on_zone(held: DataType, wanted: DataType) -> bool:
     if isinstance(held, MapType) and isinstance(wanted, MapType):
         of_keys = depends_on_zone(held.keyType, wanted.keyType)
         return of_keys or depends_on_zone(held.valueType, wanted.valueType)
-    are_instants = [isinstance(each, TimestampType) for each in (held, wanted)]
-    return any(are_instants) and not all(are_instants) and not isinstance(held, NullType)
+    pairs = [(held, wanted), (wanted, held)]
+    return any(isinstance(a, TimestampType) and isinstance(b, _OF_ZONES) for a, b in pairs)
 
 
 def once(value: Column, function: Callable[[Column], Column]) -> Column:

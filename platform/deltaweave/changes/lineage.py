@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from deltaweave.changes.commit_lines import (
     CLONED,
+    MAX_LOOKED,
     RESTORED,
     Applied,
     applied_in_line,
@@ -49,9 +50,6 @@ AGAIN = "deltaweave/batch_again"
 """Prefix of the application id of a batch that was undone and is applied after a later one."""
 
 NOTED_EVERY = 32  # versions of the table that one look reads again at most
-
-# At the first look at a table from before this release, which may have ten thousands of commits.
-_MAX_LOOKED = 500
 
 _CLOCKS_DIFFER_MS = 60_000  # those of who made the source of a clone, and who cloned it
 
@@ -187,14 +185,11 @@ def id_to_commit(snapshot: TableSnapshot, given: TransactionId) -> TransactionId
     found = newest_in_line(snapshot, application_id).version
     if found is None or found < version:
         return given
-    again = TransactionId(f"{AGAIN}/{application_id}", version)
-
-    def names(commit: Commit) -> bool:
-        return any(commit.applied.get(name) == version for name in (application_id, again[0]))
-
-    if found == version or not was_left(LogOf(snapshot), snapshot.version, names):
+    again, log = TransactionId(f"{AGAIN}/{application_id}", version), LogOf(snapshot)
+    if found == version:
         return None
-    return again
+    is_left = was_left(log, snapshot.version, version, (application_id, again[0]))
+    return again if is_left else None
 
 
 def cloned_by(newest: TableSnapshot, since: int) -> Commit | None:
@@ -204,7 +199,7 @@ def cloned_by(newest: TableSnapshot, since: int) -> Commit | None:
         newest: The newest version of the table.
         since: The version that was looked at last; -1 for none.
     """
-    for commit in islice(line_of_commits(LogOf(newest), newest.version), _MAX_LOOKED):
+    for commit in islice(line_of_commits(LogOf(newest), newest.version), MAX_LOOKED):
         if commit.version <= since:
             return None
         if begins_history(commit):

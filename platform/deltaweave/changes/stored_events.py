@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     BooleanType,
     DataType,
+    DateType,
+    DecimalType,
     MapType,
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
+    TimestampType,
 )
 
 from deltaweave.changes.conversions import (
     FROM,
     by_case,
     converted,
-    depends_on_zone,
     exact,
     has_fields_of,
     is_as,
@@ -48,6 +51,7 @@ ITEM = "item"
 """In a path, the items of an array, or the keys or values of a map."""
 
 _FAR_ZONES = ("+14:00", "-12:00")
+_BELOW_MICROSECONDS = r"\.\d{6}0*[1-9]"
 
 _IsThere = Callable[[Column], Column]
 
@@ -221,30 +225,70 @@ def _keys_of(rows: DataFrame, shape: EventShape, table: TableColumns) -> dict[st
     for key in shape.keys:
         field = rows.schema[key]
         held, wanted = plain(field.dataType), table.widest(field).dataType
-        if is_as(held, wanted):
-            value = column(key)
-        elif isinstance(held, StringType):
-            value = _read_text(rows, key, plain(wanted))
-        else:
-            value = converted(column(key), held, wanted)
-            [named] = rows.select(value.alias(key)).schema
+        value = column(key)
+        if not is_as(held, wanted):
             ending = f" does not fit the table, whose {key} is {wanted.simpleString()}"
-            value = exact(value, named.dataType, wanted, (f"the key {key}=", ending))
+            value = _as_in_table(rows, value, (held, wanted), (f"the key {key}=", ending))
         if table.is_limited(key) or not is_as(held, wanted):
             keys[key] = table.as_stored(key, value, wanted)
     return keys
 
 
-def _read_text(rows: DataFrame, key: str, wanted: DataType) -> Column:
-    """Read the text of a key; evaluating one that is none, or says no time zone, is an error."""
-    if not depends_on_zone(StringType(), wanted):
-        return cast_strictly(rows.sparkSession, column(key), wanted)
-    east, west = (
-        cast_strictly(rows.sparkSession, column(key), wanted, zone=zone) for zone in _FAR_ZONES
-    )
-    ending = F.lit(f" does not fit the table, whose {key} is an instant, without its time zone")
-    problem = F.raise_error(F.concat(F.lit(f"the key {key}="), column(key), ending))
-    return F.when(east.eqNullSafe(west), east).otherwise(problem)
+def _as_in_table(
+    rows: DataFrame, value: Column, types: tuple[DataType, DataType], problem: tuple[str, str]
+) -> Column:
+    """Convert a value of one type to another; evaluating one that this changes is an error."""
+    held, wanted = types
+    value = converted(value, held, wanted)  # finds fields by name
+    [named] = rows.select(value.alias("value")).schema
+    return _exact(rows.sparkSession, value, (named.dataType, wanted), problem)
+
+
+def _exact(
+    spark: SparkSession, value: Column, types: tuple[DataType, DataType], problem: tuple[str, str]
+) -> Column:
+    """Cast a value as `exact` does, but read its texts, at every depth of structs."""
+    held, wanted = types
+    if isinstance(held, StructType) and isinstance(wanted, StructType):
+        fields = [
+            _exact(spark, value[a.name], (a.dataType, b.dataType), problem).alias(a.name)
+            for a, b in zip(held, wanted, strict=True)
+        ]
+        return F.when(value.isNotNull(), F.struct(*fields))
+    if not isinstance(held, StringType) or is_as(held, wanted):
+        return exact(value, held, wanted, problem)
+    return _read_text(spark, value, plain(wanted), problem)
+
+
+def _read_text(
+    spark: SparkSession, text: Column, wanted: DataType, problem: tuple[str, str]
+) -> Column:
+    """Read a text; evaluating one that is none, or says more than its type, is an error.
+
+    An instant is a text that names its time zone, and other times are those that name none.
+    """
+
+    def read(of: DataType, zone: str | None = None) -> Column:
+        return cast_strictly(spark, text, of, zone=zone)
+
+    value, ending = read(wanted), problem[1]
+    if isinstance(wanted, DecimalType):
+        digits = DecimalType(38, 38 - wanted.precision + wanted.scale)
+        is_longer = text.rlike(rf"^[^eE]*\.\d{{{wanted.scale}}}0*[1-9][^eE]*$")
+        is_same = value.eqNullSafe(read(digits)) & ~is_longer
+    elif isinstance(wanted, (TimestampType, TimestampNTZType, DateType)):
+        east, west = (read(TimestampType(), zone) for zone in _FAR_ZONES)
+        is_same = east.eqNullSafe(west)
+        if isinstance(wanted, TimestampType):
+            value, ending = east, f"{ending}, in every time zone"
+        else:
+            local = read(TimestampNTZType())
+            is_same = ~is_same & value.cast(TimestampNTZType()).eqNullSafe(local)
+        is_same &= ~text.rlike(_BELOW_MICROSECONDS)
+    else:
+        return value
+    message = F.concat(F.lit(problem[0]), text, F.lit(ending))
+    return F.when(text.isNull() | is_same, value).otherwise(F.raise_error(message))
 
 
 def _sequence(rows: DataFrame, table: TableColumns) -> Column:
@@ -272,9 +316,7 @@ def _exact_sequence(rows: DataFrame, table: TableColumns) -> Column:
             state=NOTHING_DONE,
             hint="Give sequence_by all fields that it has in the table, by their names.",
         )
-    value = converted(F.col(SEQUENCE)["at"], at, wanted)  # finds fields by name
-    [named] = rows.select(value.alias("at")).schema
-    at_held = exact(value, named.dataType, wanted, ("the sequence ", ending))
+    at_held = _as_in_table(rows, F.col(SEQUENCE)["at"], (at, wanted), ("the sequence ", ending))
     return F.struct(at_held.alias("at"), F.col(SEQUENCE)["tie"].alias("tie"))
 
 

@@ -215,10 +215,35 @@ REPLACED = Written("-a -b", None, "CREATE OR REPLACE TABLE")
         # No commit that the log has names it.
         ([CREATED, applied("+a", 1), FOUR], False),
         ([None, None, applied("+a", 3), restored(1), FOUR], False),
+        # Log cleanup deleted the version to which the RESTORE went, by number and by time.
+        ([None, None, applied("+b", 2), restored(1), FOUR], True),
+        ([None, None, applied("+b", 2), by_time("-b -c", hours=1), FOUR], True),
     ],
 )
 def test_an_id_was_left_if_its_newest_commit_is_in_no_line(
     commits: Sequence[Written | None], left: bool
 ) -> None:
+    newest = len(commits) - 1
+    assert was_left(LogOfTest(commits), newest, 2, ["app"]) == left
     log = LogOfTest(commits)
-    assert was_left(log, len(commits) - 1, lambda each: each.applied.get("app") == 2) == left
+    for version in range(len(commits)):  # also by what is known of earlier versions
+        for batch in (4, 2, 9):
+            was_left(log, version, batch, ["app"])
+    assert was_left(log, newest, 2, ["app"]) == left
+
+
+def test_a_log_is_read_once_for_all_batches_that_come_again() -> None:
+    """It is read no further back than its last commits, if these undid nothing."""
+    commits = [CREATED, *[applied("", n) for n in range(1_000)]]
+    log, read = LogOfTest(commits), list[int]()
+
+    @dataclass(frozen=True)
+    class Counted(LogOfTest):
+        def commit(self, version: int) -> Commit | None:
+            read.append(version)
+            return log.commit(version)
+
+    counted = Counted(commits, location=log.location)
+    for n in (998, 0, 7, 500):
+        assert not was_left(counted, 1_000, n, ["app"])
+    assert len(read) <= 600

@@ -8,10 +8,22 @@ from typing import Any
 import pytest
 from pyspark.errors import SparkRuntimeException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import (
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    LongType,
+    NullType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 import deltaweave
 from deltaweave import MergeOnReadTable, Table
-from deltaweave.changes.conversions import exact
+from deltaweave.changes.conversions import depends_on_zone, exact
+from deltaweave.changes.stored_events import _as_in_table
 from deltaweave.errors import DeltaweaveError
 
 # By column: its type, a value, the same value of another type, and one that the type would change,
@@ -30,9 +42,22 @@ KEYS = {
         "'2026-01-01T09:00:00+09:00'",
         "'2026-01-01 00:00:00'",
     ),
+    "second": (
+        "TIMESTAMP",
+        "'2026-01-01 00:00:00Z'",
+        "1767225600L",
+        "TIMESTAMP_NTZ'2026-01-01 00:00:00'",
+    ),
+    "epoch": (
+        "BIGINT",
+        "1767225600",
+        "TIMESTAMP'2026-01-01 00:00:00Z'",
+        "TIMESTAMP'2026-01-01 00:00:00.5Z'",
+    ),
     "number": ("INT", "1", "1.0D", "1.5D"),
     "big": ("SMALLINT", "1", "1L", "70000"),
     "amount": ("DECIMAL(5,1)", "1.5", "1.50", "1.52"),
+    "price": ("DECIMAL(5,1)", "1.5", "'1.50'", "'1.52'"),
     "text": ("INT", "1", "'01'", "'x'"),
     "fields": (
         "STRUCT<a: INT>",
@@ -106,10 +131,58 @@ def test_what_depends_on_the_sessions_zone_fits_no_key_and_sequence(
     assert rows.where("value IS NULL").select(value).collect() == [(None,)]
 
 
+@pytest.mark.parametrize(
+    ("other", "depends"),
+    [
+        *[(each, True) for each in (DateType(), TimestampNTZType(), StringType())],
+        *[(each, False) for each in (LongType(), DoubleType(), DecimalType(16, 6))],
+        *[(each, False) for each in (TimestampType(), NullType())],
+    ],
+)
+def test_numbers_are_instants_in_whatever_zone(other: DataType, depends: bool) -> None:
+    instant = TimestampType()
+    assert depends_on_zone(other, instant) == depends_on_zone(instant, other) == depends
+
+
+@pytest.mark.parametrize(
+    ("wanted", "right", "wrong"),
+    [
+        ("TIMESTAMP", "2026-01-01T00:00:00.123456000Z", "2026-01-01T00:00:00.1234567Z"),
+        ("TIMESTAMP_NTZ", "2026-01-01T09:00:00", "2026-01-01T09:00:00+09:00"),
+        ("TIMESTAMP_NTZ", "2026-01-01", "2026-01-01T00:00:00.000000001"),
+        ("DATE", "2026-01-01T00:00", "2026-01-01T10:00"),
+        ("DATE", "2026-1-1", "2026-01-01T00:00:00Z"),
+        ("DECIMAL(5,1)", "15.00e-1", "152e-2"),
+        ("DECIMAL(38,1)", "1.50", "1.51"),
+        ("STRUCT<a: TIMESTAMP>", "2026-01-01 00:00:00Z", "2026-01-01 00:00:00"),
+        ("STRUCT<a: DECIMAL(5,1)>", "1.5", "1.52"),
+    ],
+)
+def test_texts_that_their_type_would_change_fit_no_key(
+    spark: SparkSession, wanted: str, right: str, wrong: str
+) -> None:
+    text = "named_struct('A', value)" if wanted.startswith("STRUCT") else "value"
+    [field] = spark.sql(f"SELECT CAST(NULL AS {wanted}) AS value").schema
+
+    def read(value: str) -> DataFrame:
+        rows = spark.sql(f"SELECT {text} AS value FROM VALUES ('{value}'), (NULL) AS t (value)")
+        [held] = rows.schema
+        types, problem = (held.dataType, field.dataType), ("the key k=", " does not fit")
+        return rows.select(_as_in_table(rows, rows["value"], types, problem).alias("value"))
+
+    assert read(right).schema[0].dataType == field.dataType
+    assert read(right).distinct().count() == 2
+    with pytest.raises(SparkRuntimeException, match=r"the key k=.* does not fit"):
+        read(wrong).collect()
+
+
 # By the type of a table's sequences: sequences that do not fit, and some that are newer than 1.
 SEQUENCES = {
-    "TIMESTAMP": ([f"DATE'{A_DAY}'", f"TIMESTAMP_NTZ'{NOON}'", f"'{NOON}'"], []),
-    "TIMESTAMP_NTZ": ([f"TIMESTAMP'{A_DAY}'"], [f"DATE'{A_DAY}'"]),
+    "TIMESTAMP": (
+        [f"DATE'{A_DAY}'", f"TIMESTAMP_NTZ'{NOON}'", f"'{NOON}'"],
+        ["1600000000L", "1600000000.5BD", "1600000001D", f"'{A_DAY}T09:00:00+09:00'"],
+    ),
+    "TIMESTAMP_NTZ": ([f"TIMESTAMP'{A_DAY}'", f"'{NOON}Z'"], [f"DATE'{A_DAY}'", f"'{NOON}'"]),
     "STRUCT<lsn: BIGINT, n: BIGINT>": (
         ["named_struct('lsn', 9L, 'm', 9L)", "named_struct('n', 9L)"],
         # Later in the log, with a smaller number within its transaction.

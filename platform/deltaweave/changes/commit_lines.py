@@ -292,8 +292,9 @@ def _time_of(parameters: Mapping[str, Any]) -> _RestoreTime | None:
         return _RestoreTime(int(str(moment)), True)
     text = str(parameters.get("timestamp") or moment)
     try:
-        # Python 3.10 reads fractions of three or six digits alone.
-        time = datetime.fromisoformat(_FRACTION.sub(lambda found: f"{found[0]:0<7}"[:7], text))
+        # Python 3.10 reads fractions of three or six digits alone, and no Z.
+        text = _FRACTION.sub(lambda found: f"{found[0]:0<7}"[:7], text).replace("Z", "+00:00")
+        time = datetime.fromisoformat(text)
     except ValueError:
         return None
     is_known = time.tzinfo is not None

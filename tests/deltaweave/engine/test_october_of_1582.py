@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave.delta.statement import days_skipped_by_zone
+from deltaweave.delta.statement.resolved import _midnights
 from deltaweave.engine.merge_run import ON_DRIVER, REWRITE_IN_PLACE
 from tests.support.settings import configured
 
@@ -197,6 +198,18 @@ def test_which_days_the_zone_of_the_jvm_skipped(spark: SparkSession) -> None:
         with jvm_in(spark, zone):
             skipped = days_skipped_by_zone(spark)
         assert skipped == {SKIPPED[each] for each in SKIPPED if each == zone}, zone
+
+
+def test_which_midnights_are_in_a_gap_of_a_zone() -> None:
+    """Read by Python 3.10, too."""
+    gaps = (
+        "1916-05-21T02:00Z to +01:00",
+        "1941-01-01T00:00Z to +02:00",
+        "2011-12-30T00:00-10:00 to +14:00",
+    )
+    printed = f"[{', '.join(f'Transition[Gap at {gap}]' for gap in gaps)}]"
+    found = list(_midnights(printed))
+    assert found == [date(1941, 1, 1), date(2011, 12, 30)]
 
 
 def write_days(spark: SparkSession, names: Mapping[str, str], *, vectors: bool) -> None:

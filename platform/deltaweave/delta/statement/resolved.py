@@ -20,7 +20,7 @@ import json
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta
 from functools import cached_property
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 _MONTH = "1582-10-"
 # As java.time prints where clocks were put forward in a zone.
-_GAP = re.compile(r"Gap at (\d{4}-\d\d-\d\dT[\d:]+)(Z|[+-][\d:]+) to (Z|[+-][\d:]+)")
+_GAP = re.compile(r"Gap at (\d{4}-\d\d-\d\dT[\d:]+)([+-][\d:]+) to ([+-][\d:]+)")
 _WITH_NEW_DATES = "spark.sql.datetime.java8API.enabled"
 # By the name of a zone, the days that its clocks passed over.
 _SKIPPED: dict[str, frozenset[date]] = {}
@@ -118,19 +118,22 @@ def days_skipped_by_zone(spark: SparkSession) -> frozenset[date]:
     name = str(zone.getID())
     if name not in _SKIPPED:
         conversions = Jvm.singleton(jvm.catalyst.util, "DateTimeUtils")
-        gaps = _GAP.findall(str(zone.toZoneId().getRules().getTransitions().toString()))
+        transitions = str(zone.toZoneId().getRules().getTransitions().toString())
         _SKIPPED[name] = frozenset(
             day
-            for day in _midnights(gaps)
+            for day in _midnights(transitions)
             for number in [(day - date(1970, 1, 1)).days]
             if conversions.fromJavaDate(conversions.toJavaDate(number)) != number
         )
     return _SKIPPED[name]
 
 
-def _midnights(gaps: Iterable[tuple[str, str, str]]) -> Iterator[date]:
-    """Yield the days whose midnight is in a gap, given as its start and the offsets at its ends."""
-    for start, before, after in gaps:
+def _midnights(transitions: str) -> Iterator[date]:
+    """Yield the days whose midnight is in a gap of a zone's transitions, as java.time prints them.
+
+    It prints the offset of UTC as Z, which Python 3.10 does not read.
+    """
+    for start, before, after in _GAP.findall(transitions.replace("Z", "+00:00")):
         began = datetime.fromisoformat(start)
         length = datetime.fromisoformat(start + before) - datetime.fromisoformat(start + after)
         day = began.date() if began.time() == time.min else began.date() + timedelta(days=1)

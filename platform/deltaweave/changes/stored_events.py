@@ -13,6 +13,8 @@ from pyspark.sql.types import (
     DataType,
     DateType,
     DecimalType,
+    DoubleType,
+    FloatType,
     MapType,
     StringType,
     StructField,
@@ -51,6 +53,8 @@ ITEM = "item"
 """In a path, the items of an array, or the keys or values of a map."""
 
 _FAR_ZONES = ("+14:00", "-12:00")
+_NAMES_UTC = r"(?i)(Z|UTC|GMT|[+-]00(:?00)?)\s*$"
+_DIGITS = {FloatType: 6, DoubleType: 15}
 _BELOW_MICROSECONDS = r"\.\d{6}0*[1-9]"
 
 _IsThere = Callable[[Column], Column]
@@ -265,7 +269,7 @@ def _read_text(
 ) -> Column:
     """Read a text; evaluating one that is none, or says more than its type, is an error.
 
-    An instant is a text that names its time zone, and other times are those that name none.
+    An instant is a text that names its time zone; other times are those that name none, or UTC.
     """
 
     def read(of: DataType, zone: str | None = None) -> Column:
@@ -283,8 +287,14 @@ def _read_text(
             value, ending = east, f"{ending}, in every time zone"
         else:
             local = read(TimestampNTZType())
-            is_same = ~is_same & value.cast(TimestampNTZType()).eqNullSafe(local)
+            names_no_other = ~is_same | text.rlike(_NAMES_UTC)
+            is_same = names_no_other & value.cast(TimestampNTZType()).eqNullSafe(local)
         is_same &= ~text.rlike(_BELOW_MICROSECONDS)
+    elif isinstance(wanted, (DoubleType, FloatType)):
+        # Any text of so few digits is another number, and so is the shortest text of each.
+        shown = F.regexp_replace(F.regexp_replace(text, "[eE].*", ""), "[^0-9]", "")
+        number = F.length(F.regexp_replace(shown, "^0+|0+$", ""))
+        is_same = (number <= _DIGITS[type(wanted)]) | value.cast("string").eqNullSafe(text)
     else:
         return value
     message = F.concat(F.lit(problem[0]), text, F.lit(ending))

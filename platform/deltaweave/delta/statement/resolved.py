@@ -108,6 +108,13 @@ def names_lost_days(spark: SparkSession, node: JavaObject) -> bool:
         return True
 
 
+def executors_may_shift_days(spark: SparkSession) -> bool:
+    """Return whether executors are JVMs of their own, and read days by a time zone of their own."""
+    master = str(spark.sparkContext.master)
+    is_local = master == "local" or master.startswith("local[")
+    return not is_local and not is_on(spark, _WITH_NEW_DATES, otherwise=False)
+
+
 def days_skipped_by_zone(spark: SparkSession) -> frozenset[date]:
     """Return the days that `java.sql.Date` lacks in the default time zone of the JVM.
 

@@ -46,6 +46,7 @@ from deltaweave.delta.statement import (
     ResolvedMerge,
     days_skipped_by_zone,
     equalities,
+    executors_may_shift_days,
 )
 from deltaweave.engine import limits
 from deltaweave.engine.attempts import attempted
@@ -172,7 +173,11 @@ def within(keys: SourceKeys, spark: SparkSession) -> Column | None:
 
 def _has_lost_days(key: KeyValues, spark: SparkSession) -> bool:
     """Return whether Spark may hand other days to Parquet than those of a key."""
-    return key.has_old_days or not days_skipped_by_zone(spark).isdisjoint(_pushed_values(key))
+    return (
+        key.has_old_days
+        or executors_may_shift_days(spark)
+        or not days_skipped_by_zone(spark).isdisjoint(_pushed_values(key))
+    )
 
 
 def _is_whole_as_double(key: KeyValues) -> bool:

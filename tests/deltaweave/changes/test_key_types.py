@@ -187,7 +187,10 @@ SEQUENCES = {
         [f"DATE'{A_DAY}'", f"TIMESTAMP_NTZ'{NOON}'", f"'{NOON}'"],
         ["1600000000L", "1600000000.5BD", "1600000001D", f"'{A_DAY}T09:00:00+09:00'"],
     ),
-    "TIMESTAMP_NTZ": ([f"TIMESTAMP'{A_DAY}'", f"'{NOON}Z'"], [f"DATE'{A_DAY}'", f"'{NOON}'"]),
+    "TIMESTAMP_NTZ": (
+        [f"TIMESTAMP'{A_DAY}'", f"'{NOON}+09:00'"],
+        [f"DATE'{A_DAY}'", f"'{NOON}'", f"'{A_DAY} 13:00:00Z'"],
+    ),
     "STRUCT<lsn: BIGINT, n: BIGINT>": (
         ["named_struct('lsn', 9L, 'm', 9L)", "named_struct('n', 9L)"],
         # Later in the log, with a smaller number within its transaction.

@@ -53,8 +53,8 @@ ITEM = "item"
 """In a path, the items of an array, or the keys or values of a map."""
 
 _FAR_ZONES = ("+14:00", "-12:00")
-_NAMES_UTC = r"(?i)(Z|UTC|GMT|[+-]00(:?00)?)\s*$"
-_DIGITS = {FloatType: 6, DoubleType: 15}
+_NAMES_UTC = r"(?i)[\d\s](Z|UTC|GMT|[+-]00(:?00)?)\s*$"
+_EXACT_DIGITS = {FloatType: 6, DoubleType: 15}
 _BELOW_MICROSECONDS = r"\.\d{6}0*[1-9]"
 
 _IsThere = Callable[[Column], Column]
@@ -294,7 +294,7 @@ def _read_text(
         # Any text of so few digits is another number, and so is the shortest text of each.
         shown = F.regexp_replace(F.regexp_replace(text, "[eE].*", ""), "[^0-9]", "")
         number = F.length(F.regexp_replace(shown, "^0+|0+$", ""))
-        is_same = (number <= _DIGITS[type(wanted)]) | value.cast("string").eqNullSafe(text)
+        is_same = (number <= _EXACT_DIGITS[type(wanted)]) | value.cast("string").eqNullSafe(text)
     else:
         return value
     message = F.concat(F.lit(problem[0]), text, F.lit(ending))

@@ -208,8 +208,7 @@ def _refuse_changed_keys(
     MERGE compares a key as the source has it, and would insert such rows again.
     """
     columns, keys = _stored_columns(table, declaration), declaration.keys
-    types = {} if columns is None else _converted_keys(table, declaration, rows, columns)
-    if columns is None or not types:
+    if columns is None or not (types := _converted_keys(table, declaration, rows, columns)):
         return
     try:
         found = _new_keys(declaration, rows, columns, types)

@@ -175,6 +175,7 @@ def test_files_of_other_writers_get_statistics_and_their_keys_are_indexed(
     assert commit.operation == "COMPUTE STATS"
 
 
+@pytest.mark.minutes
 def test_recomputed_statistics_are_those_that_the_writer_makes(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -478,6 +478,7 @@ def test_what_the_engine_refuses_runs_on_built_in_merge_with_one_warning(
     assert "icebergCompatV2: Delta's own MERGE runs instead" in warned
 
 
+@pytest.mark.minutes
 def test_a_pair_is_reset_after_its_use_however_that_is_spelled(
     enabled: SparkSession, tmp_path: Path
 ) -> None:

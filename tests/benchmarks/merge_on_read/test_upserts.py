@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet
+import pytest
 from pyspark.sql import SparkSession
 
 from benchmarks.merge.runner import fingerprint
@@ -12,6 +13,7 @@ from benchmarks.peers.peer_program import do_steps
 from benchmarks.peers.spark_peer import SqlUpsert
 
 
+@pytest.mark.minutes
 def test_the_program_makes_the_table_for_each_run_and_times_each_operation(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -37,6 +37,7 @@ def merged(
     return [tuple(row) for row in rows], list(done.metrics.values())
 
 
+@pytest.mark.minutes
 def test_clauses_do_what_they_do_in_spark(spark: SparkSession, tmp_path: Path, source: str) -> None:
     clauses = (DELETE, *UPSERT[:1], INSERT_SOME)
 

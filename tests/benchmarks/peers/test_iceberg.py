@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet
+import pytest
 from pyspark.sql import SparkSession
 
 from benchmarks.data.tables import Workspace, sql_name
@@ -13,6 +14,7 @@ from benchmarks.peers.iceberg import ICEBERG, merge_job
 from tests.builders import frame
 
 
+@pytest.mark.minutes
 def test_a_job_merges_the_engines_rows_in_either_mode(spark: SparkSession, tmp_path: Path) -> None:
     # A space: Spark names files by URIs, Iceberg's process reads paths.
     source, target = tmp_path / "the source", tmp_path / "scale-1" / "parts" / "0.parquet"

@@ -52,6 +52,7 @@ def test_runs_apply_events_in_whatever_order_they_come(
     assert customers.op.pool == "merge/customers"
 
 
+@pytest.mark.minutes
 def test_a_full_refresh_is_refused_and_says_what_to_do(
     spark: SparkSession, run: Run, table: Callable[[str], Table]
 ) -> None:

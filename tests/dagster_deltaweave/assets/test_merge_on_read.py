@@ -278,6 +278,7 @@ def test_a_batch_that_is_no_better_than_nothing_makes_no_table(
     assert values(run(*orders), "orders")["changes/newest_batch"] == 1
 
 
+@pytest.mark.minutes
 def test_bad_events_fail_the_run_and_a_stream_says_why(
     spark: SparkSession, run: Run, tmp_path: Path
 ) -> None:

@@ -345,6 +345,7 @@ def test_only_merges_have_source_rows() -> None:
         build_merge_checks(report, source_rows=True)
 
 
+@pytest.mark.minutes
 def test_checks_take_lists_keys_specs_and_dagsters_own_arguments(
     spark: SparkSession, resources: dict[str, Any], instance: DagsterInstance, tmp_path: Path
 ) -> None:

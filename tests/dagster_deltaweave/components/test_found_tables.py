@@ -233,6 +233,7 @@ def test_what_is_left_out_is_not_even_looked_at(
     assert keys(sandbox) == {"a"}
 
 
+@pytest.mark.minutes
 def test_a_part_of_a_checkpoint_alone_is_none(
     spark: SparkSession, sandbox: DefsFolderSandbox, lake: Path
 ) -> None:

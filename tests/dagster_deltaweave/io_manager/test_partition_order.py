@@ -389,6 +389,7 @@ def test_the_newer_row_wins_by_its_sequence_also_for_deletes(
     assert names == kept
 
 
+@pytest.mark.minutes
 def test_a_sequence_that_the_table_would_cut_is_refused(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:

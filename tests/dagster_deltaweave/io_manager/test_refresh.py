@@ -252,6 +252,7 @@ def test_deliveries_with_names_that_are_no_times_are_marks_of_their_own(table: A
     assert found == [{"counts#a": 100}, {"counts#a@sha-1": 0}, {"counts": 100}]
 
 
+@pytest.mark.minutes
 def test_a_run_applies_nothing_after_another_of_its_partition_committed(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
@@ -270,6 +271,7 @@ def test_a_run_applies_nothing_after_another_of_its_partition_committed(
     assert rows(target) == [("x", 1)]
 
 
+@pytest.mark.minutes
 def test_a_merge_commits_only_on_what_its_source_goes_on_from(
     spark: SparkSession, table: AssetTable
 ) -> None:

@@ -49,6 +49,7 @@ def rows(frame: DataFrame) -> set[tuple[object, ...]]:
     return {(*row[:3], str(row[3])) for row in frame.collect()}
 
 
+@pytest.mark.minutes
 def test_csv_columns_are_found_by_header_and_json_columns_by_name(
     read: Read, landed: Callable[..., Path]
 ) -> None:

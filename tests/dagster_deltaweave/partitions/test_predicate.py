@@ -160,6 +160,7 @@ def test_a_type_that_cannot_separate_a_partitions_rows_is_refused(
         chosen(spark, AUTUMN, [key], kind, ["2024-10-27"])
 
 
+@pytest.mark.minutes
 def test_strings_are_keys_or_times_and_never_those_of_other_partitions(
     spark: SparkSession,
 ) -> None:

@@ -482,6 +482,7 @@ def test_metadata_that_contradicts_the_declaration_is_refused_at_load(
         run(plain, of={})
 
 
+@pytest.mark.minutes
 def test_the_tables_of_a_merge_on_read_asset_stay_under_the_root(
     spark: SparkSession, run: Materialize, schemas: list[str], tmp_path: Path
 ) -> None:

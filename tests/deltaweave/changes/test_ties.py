@@ -93,6 +93,7 @@ def test_equal_events_have_the_same_digest(spark: SparkSession, what: str) -> No
     assert one == other
 
 
+@pytest.mark.minutes
 def test_a_digest_depends_on_no_column_order_no_new_column_and_no_zone(
     spark: SparkSession,
 ) -> None:

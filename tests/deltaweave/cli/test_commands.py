@@ -49,6 +49,7 @@ def printed(result: Result) -> Any:
     return json.loads(result.stdout)
 
 
+@pytest.mark.minutes
 def test_a_merge_says_what_it_did(path: str) -> None:
     result = run("merge", MERGE.format(path=path))
     assert result.exit_code == 0, result.output
@@ -59,6 +60,7 @@ def test_a_merge_says_what_it_did(path: str) -> None:
     assert newest_version(path) == 1
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("way", ["argument", "standard input", "file"])
 def test_a_statement_comes_as_text_from_the_standard_input_or_a_file(
     way: str, path: str, tmp_path: Path
@@ -160,6 +162,7 @@ def test_a_doctor_finds_this_machine_well(spark: SparkSession) -> None:
     assert re.fullmatch(r"(17|21)\S* \(.*java\)", found["Java"])
 
 
+@pytest.mark.minutes
 def test_doctor_finds_jars_that_hide_each_other_and_an_unreachable_driver(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

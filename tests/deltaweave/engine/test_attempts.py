@@ -268,6 +268,7 @@ EACH_STEP = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.minutes
 @EACH_STEP
 def test_an_interrupt_at_any_step_ends_the_merge_and_a_failure_tries_spark(
     spark: SparkSession, path: str, monkeypatch: pytest.MonkeyPatch, step: str
@@ -354,6 +355,7 @@ def test_a_file_that_a_task_cannot_rewrite_is_rewritten_by_spark(
     assert not strays or (how == "end" and all("p=b" in each for each in strays))
 
 
+@pytest.mark.minutes
 def test_no_directory_is_searched_where_no_task_was_started(
     spark: SparkSession, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -425,6 +427,7 @@ def merges() -> Iterator[Any]:
             yield pytest.param(*each, marks=[] if each in EVERY_DAY else [mark], id=" ".join(each))
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(("name", "where", "way"), list(merges()))
 def test_values_that_python_lacks_are_merged(
     spark: SparkSession, path: str, name: str, where: str, way: str
@@ -487,6 +490,7 @@ def odd_statistics() -> Iterator[Any]:
             yield pytest.param(name, way, marks=[mark] if number or place else [])
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(("name", "way"), list(odd_statistics()))
 def test_statistics_that_are_no_numbers_hide_no_row(
     spark: SparkSession, path: str, name: str, way: str

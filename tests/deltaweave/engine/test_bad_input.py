@@ -272,6 +272,7 @@ def test_after_a_failure_the_next_merge_works(spark: SparkSession, tmp_path: Pat
     assert result.version == 1
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("more", [0, 70])
 def test_a_view_is_a_target_if_its_columns_are_those_of_the_table(
     spark: SparkSession, tmp_path: Path, more: int

@@ -81,6 +81,7 @@ def test_char_columns_are_compared_as_spark_reads_them(
     assert rows_as_text(found) == ["('a  ', 100)", "('new', 40)", "('xyz', 30)"]
 
 
+@pytest.mark.minutes
 def test_a_clause_reads_no_columns_of_the_other_table(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     write_table(spark, path, [("a", 10)], "c STRING, v INT", ddl=COLUMNS)

@@ -34,6 +34,7 @@ def rows_of(table: Table) -> list[str]:
 UPSERTED = rows_as_text([(1, 10), (2, 200), (3, 30), (4, 40), (5, 500)])
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("schema", "properties"),
     [(SCHEMA, VECTORS), (SCHEMA, VECTORS | TRACKED), ("k INT, _METADATA INT", VECTORS)],

@@ -103,6 +103,7 @@ def test_a_write_that_was_computed_from_the_newest_version_is_made(table: Table)
         assert rows_as_text(table.read().collect()) == rows, write
 
 
+@pytest.mark.minutes
 def test_a_commit_that_changes_no_file_stops_no_write(spark: SparkSession, table: Table) -> None:
     version = table.version()
     computed = table.read(version).selectExpr("k", "v + 1 AS v", "p")

@@ -62,6 +62,7 @@ def test_an_insert_only_merge_that_inserts_nothing_commits_nothing(table: Table)
     assert newest_version(table.path_or_name) == 0
 
 
+@pytest.mark.minutes
 def test_a_file_in_which_no_row_changes_is_not_rewritten(table: Table) -> None:
     """Keys of three files match, but a clause takes a row of one file alone."""
     files = file_of_each_key(table)
@@ -74,6 +75,7 @@ def test_a_file_in_which_no_row_changes_is_not_rewritten(table: Table) -> None:
     assert {k for k in after if after[k] != files[k]} == {2, 3}
 
 
+@pytest.mark.minutes
 def test_touched_files_are_those_of_the_commit(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "a b")
     rows = [(1, 10, "x y"), (2, 20, "50%"), (3, 30, "é/=")]
@@ -95,6 +97,7 @@ def test_touched_files_are_those_of_the_commit(spark: SparkSession, tmp_path: Pa
     assert len(after - before) == len(added)
 
 
+@pytest.mark.minutes
 def test_written_files_hold_the_tables_columns_alone(table: Table) -> None:
     source = frame(table.spark, [(1, 100), (99, 990)], SCHEMA)
     result = (
@@ -143,6 +146,7 @@ def test_an_idempotency_pair_is_kept_though_nothing_changes(table: Table) -> Non
     assert table.last_applied("loader") == 7
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("description", ["nightly load", None])
 def test_the_users_job_description_is_as_it_was(table: Table, description: str | None) -> None:
     context = table.spark.sparkContext

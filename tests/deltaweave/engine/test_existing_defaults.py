@@ -95,6 +95,7 @@ def merges() -> Iterator[Any]:
             yield pytest.param(name, way, marks=[] if is_quick else [mark])
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(("name", "way"), list(merges()))
 def test_rows_of_files_that_lack_a_column_have_its_default(
     spark: SparkSession, path: Path, name: str, way: str

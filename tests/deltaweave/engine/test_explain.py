@@ -71,6 +71,7 @@ def test_the_strategy_is_the_one_that_the_merge_takes(
     assert deltaweave.merge(spark, statement).strategy == strategy
 
 
+@pytest.mark.minutes
 def test_files_are_not_rewritten_in_place_for_a_source_that_may_change(
     spark: SparkSession, tmp_path: Path
 ) -> None:

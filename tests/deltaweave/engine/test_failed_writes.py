@@ -181,6 +181,7 @@ def test_a_table_made_for_a_write_that_failed_can_be_made_otherwise(
     assert table.read().schema.names == ["k", "v", "p"]
 
 
+@pytest.mark.minutes
 def test_a_named_table_of_a_failed_write_can_be_created_differently(
     spark: SparkSession,
 ) -> None:

@@ -44,6 +44,7 @@ def without_ids(parameters: dict[str, str]) -> dict[str, Any]:
     return {name: re.sub(r"#\d+L?", "#", value) for name, value in parameters.items()}
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("name", CASES)
 def test_the_entry_is_that_of_built_in_merge(
     spark: SparkSession, tmp_path: Path, name: str
@@ -56,6 +57,7 @@ def test_the_entry_is_that_of_built_in_merge(
         assert ours[fact] == theirs[fact], fact
 
 
+@pytest.mark.minutes
 def test_the_builder_writes_the_same_parameters_as_sql(spark: SparkSession, tmp_path: Path) -> None:
     stage = Stage(spark, CASES_BY_NAME["five_clauses_of_all_kinds"], tmp_path)
     by_sql, by_builder = stage.by_sql(), stage.by_builder(columns=False)

@@ -102,6 +102,7 @@ def lose_the_source_while_interrupted(*arguments: Any, **named: Any) -> Any:
         raise errors.SourceLostError("the stream was closed")
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("where", "version"),
     [

@@ -85,6 +85,7 @@ def test_a_decimal_key_of_17_digits_finds_its_file(
     assert files_read(table, "CAST(0.0000000001BD AS DECIMAL(38,10))") == 1
 
 
+@pytest.mark.minutes
 def test_a_decimal_key_finds_the_file_that_delta_rs_wrote(
     spark: SparkSession, tmp_path: Path, bounds_are_read: None
 ) -> None:
@@ -131,6 +132,7 @@ def test_a_last_moment_in_one_file_leaves_the_bounds_of_others_known(
         assert upsert(table, [keys[0], last[1]], data_type) == (2, 0)
 
 
+@pytest.mark.minutes
 def test_a_text_of_the_highest_characters_finds_its_file(
     spark: SparkSession, tmp_path: Path, bounds_are_read: None
 ) -> None:
@@ -272,6 +274,7 @@ def test_keys_beyond_the_type_of_an_old_file_hide_none_of_its_rows(
     assert found == expected
 
 
+@pytest.mark.minutes
 def test_a_rival_that_brings_an_old_file_back_is_seen(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +333,7 @@ def test_keys_of_any_name_find_their_files(
     assert files_read(table, "1", f"t.`{struct}`.`.x`.`.x` = s.k") == 1
 
 
+@pytest.mark.minutes
 def test_a_file_rewritten_in_place_has_bounds_of_fields_of_any_name(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -358,6 +362,7 @@ NOT_UNDERSTOOD = {
 }
 
 
+@pytest.mark.minutes
 def test_a_file_is_read_whose_statistics_are_not_understood(
     spark: SparkSession, tmp_path: Path, bounds_are_read: None
 ) -> None:

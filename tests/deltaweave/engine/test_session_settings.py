@@ -226,6 +226,7 @@ def test_where_delta_reads_the_settings_are_refused(table: Table, key: str) -> N
     assert newest_version(table.path_or_name) == 0
 
 
+@pytest.mark.minutes
 def test_delta_does_not_compact_where_it_passes_over_files(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -260,6 +261,7 @@ def test_delta_does_not_compact_where_it_passes_over_files(
     assert len(told) == len(writes)
 
 
+@pytest.mark.minutes
 def test_partitions_are_replaced_also_where_spark_passes_over_files(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -281,6 +283,7 @@ NEEDED_TO_REPLACE = (
 )
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("predicate", ["k = 1", "k = 1 AND v > 0"])
 @pytest.mark.parametrize("key", NEEDED_TO_REPLACE)
 def test_rows_are_replaced_as_promised_whatever_a_session_switches_off(

@@ -49,6 +49,7 @@ def test_files_of_the_checksum_are_listed_without_a_job(spark: SparkSession, pat
     assert paths == {row.path for row in snapshot.files.collect()}
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("spoilt", ["a file less", "no list", "no checksum"])
 def test_a_checksum_that_does_not_list_all_files_is_not_believed(
     spark: SparkSession, path: str, spoilt: str
@@ -125,6 +126,7 @@ def test_tables_as_sources_are_merged_as_built_in_merge_does(
     assert result.source_materialization == "NOT_MATERIALIZED_AUTO"
 
 
+@pytest.mark.minutes
 def test_the_changes_of_a_table_are_a_source(spark: SparkSession, tmp_path: Path) -> None:
     path, other = str(tmp_path / "target"), str(tmp_path / "other")
     feed = {"delta.enableChangeDataFeed": "true"}

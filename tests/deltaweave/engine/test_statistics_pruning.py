@@ -188,6 +188,7 @@ def test_the_files_of_other_partitions_are_not_read(spark: SparkSession, tmp_pat
     assert read_files(Table(spark, path), [(3, None)], schema, "t.p <=> s.p AND t.k = s.k") == 1
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("data_type", "held", "wanted", "compared_as"),
     [
@@ -224,6 +225,7 @@ def test_partitions_of_other_values_are_not_read(
     assert metrics["numTargetFilesAfterSkipping"] <= (1 if data_type != "BOOLEAN" else 2)
 
 
+@pytest.mark.minutes
 def test_a_file_without_statistics_is_read(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     none = {"delta.dataSkippingNumIndexedCols": "0"}

@@ -176,6 +176,7 @@ def test_a_condition_of_an_insert_may_fail_for_rows_that_match(
     assert (result.num_source_rows_unaffected, accounted(result)) == (1, (3, 3))
 
 
+@pytest.mark.minutes
 def test_what_cannot_be_counted_is_not_reported(spark: SparkSession, tmp_path: Path) -> None:
     table = target(spark, tmp_path)
     insert_only = merged(table, "WHEN NOT MATCHED THEN INSERT *")

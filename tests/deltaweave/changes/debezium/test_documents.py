@@ -143,6 +143,7 @@ def test_values_are_the_same_in_every_mode(spark: SparkSession) -> None:
     assert (str(row.x), row.y) == ("nan", float("-inf"))
 
 
+@pytest.mark.minutes
 def test_a_long_value_takes_no_stack(spark: SparkSession) -> None:
     data = b"\xfb\xff" * 100_000
     of_binary = {"base64": base64.b64encode(data).decode(), "subType": "00"}
@@ -153,6 +154,7 @@ def test_a_long_value_takes_no_stack(spark: SparkSession) -> None:
     assert (bytes(row.b), row.s) == (data, '\\"' * 50_000)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
     [
@@ -279,6 +281,7 @@ OTHER_CASES = [
 ]
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(("updated", "removed", "found"), OTHER_CASES)
 def test_an_update_changes_no_column_by_a_field_of_another_case(
     spark: SparkSession, updated: dict[str, Any], removed: list[str], found: Any

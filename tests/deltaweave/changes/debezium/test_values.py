@@ -144,6 +144,7 @@ def test_two_messages_of_a_topic_may_have_different_units(spark: SparkSession) -
     assert [row.s for row in found] == [1, 2, 3]
 
 
+@pytest.mark.minutes
 def test_decoded_rows_have_times_in_the_units_that_are_given(spark: SparkSession) -> None:
     row = "STRUCT<day: INT, ms: BIGINT, us: BIGINT>"
     frame = spark.createDataFrame(
@@ -259,6 +260,7 @@ def test_decimals_that_are_numbers_are_read_beside_their_schema(spark: SparkSess
         assert (found.of_bytes, found.x) == ([None, of_bytes], of_bytes)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("of", "value", "problem"),
     [

@@ -13,6 +13,7 @@ IN_ORDER = "named_struct('a', 1, 'b', 2)"
 TURNED = "named_struct('b', 2, 'A', 1)"
 
 
+@pytest.mark.minutes
 def test_fields_of_structs_come_by_name(spark: SparkSession, tmp_path: Path) -> None:
     """A cast takes them by position, and would exchange their values."""
     kind = "STRUCT<a: BIGINT, b: INT>"

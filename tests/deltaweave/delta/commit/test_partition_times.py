@@ -235,6 +235,7 @@ def test_zones_are_those_of_java(spark: SparkSession, zone: str) -> None:
     assert [hour.back for hour in hours] == ([] if zone == "+02:00" else [3600])
 
 
+@pytest.mark.minutes
 @needs_the_column
 def test_values_without_a_zone_are_distinguished_too(berlin: SparkSession, tmp_path: Path) -> None:
     berlin.conf.set("spark.databricks.delta.write.utcTimestampPartitionValues", "false")

@@ -39,6 +39,7 @@ def begun(waits: Waits, pool: ThreadPoolExecutor, work: object) -> Future[object
     return future
 
 
+@pytest.mark.minutes
 def test_a_commit_waits_for_the_lock_of_its_table_and_of_no_other(
     spark: SparkSession, tmp_path: Path, waits: Waits
 ) -> None:

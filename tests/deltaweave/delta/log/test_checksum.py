@@ -26,6 +26,7 @@ def loaded(spark: SparkSession, path: str, version: int) -> str:
     return deltaweave.merge(spark, statement, idempotency=("loads", version)).strategy
 
 
+@pytest.mark.minutes
 def test_ids_are_read_without_a_job(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     write_table(spark, path, [(1, 0)], "k INT, v INT")
@@ -64,6 +65,7 @@ def test_a_checksum_left_over_from_a_deleted_commit_says_nothing(
     assert rows == [(1, 0), (2, 0), (5, 1)]  # the load is there again, once
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("properties", [{}, RETENTION], ids=["kept", "forgotten"])
 def test_ids_that_a_table_forgets_are_asked_of_its_log(
     spark: SparkSession, tmp_path: Path, properties: dict[str, str]

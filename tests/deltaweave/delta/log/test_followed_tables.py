@@ -101,6 +101,7 @@ def test_several_commits_are_read_at_once(spark: SparkSession, tmp_path: Path) -
     assert is_known(table.snapshot())
 
 
+@pytest.mark.minutes
 def test_a_version_before_the_known_one_is_asked_of_delta(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -210,6 +211,7 @@ def write_a_path_without_scheme(log: Path) -> None:
     commit.write_text(commit.read_text().replace('"path":"', f'"path":"{log.parent}/'))
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     "damage",
     [
@@ -233,6 +235,7 @@ def test_what_does_not_fit_is_not_known(
     assert snapshot.listed_files() is None
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("limit", ["MAX_FILES", "_MAX_COMMITS", "_MAX_BYTES"])
 def test_too_much_is_asked_of_delta(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
@@ -246,6 +249,7 @@ def test_too_much_is_asked_of_delta(
     assert set(snapshot.file_list().paths) == set(files_of(snapshot))
 
 
+@pytest.mark.minutes
 def test_what_the_jvm_lets_go_is_asked_of_delta(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     table = followed(spark, path)
@@ -273,6 +277,7 @@ def test_a_version_that_is_asked_for_twice_is_listed_once(
     assert len(snapshot.listed_files() or []) == 4
 
 
+@pytest.mark.minutes
 def test_more_files_than_are_read_as_text_are_known_without_a_job(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,6 +320,7 @@ def test_threads_that_ask_for_several_versions_get_each_what_it_is(
         list(threads.map(asked, range(24)))
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("with_pair", [True, False])
 def test_a_merge_into_a_followed_table_runs_no_job_over_its_log(
     spark: SparkSession, tmp_path: Path, with_pair: bool

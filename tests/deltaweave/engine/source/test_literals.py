@@ -41,6 +41,7 @@ VALUES = {
 }
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Tokyo"])
 def test_a_collected_value_is_the_same_as_a_literal(spark: SparkSession, zone: str) -> None:
     with configured(spark, {"spark.sql.session.timeZone": zone}):

@@ -288,6 +288,7 @@ def test_a_table_that_is_too_big_is_not_read(
     assert rows_of(Table(spark, path)) == [(1, 10), *[(k, 1) for k in (2, 3, 4, 5)]]
 
 
+@pytest.mark.minutes
 def test_spark_reads_what_arrow_fails_for(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: list[Any]
 ) -> None:
@@ -464,6 +465,7 @@ def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-10])
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("spoiled", [_without, _cut], ids=["missing", "cut"])
 def test_a_file_that_cannot_be_read_fails_the_merge_with_sparks_error(
     spark: SparkSession, tmp_path: Path, read: list[Any], spoiled: Callable[[Path], None]
@@ -497,6 +499,7 @@ def test_files_of_another_table_are_left_to_spark(
     assert rows_of(Table(spark, path)) == [(1, 10), (2, 21), (3, 31)]
 
 
+@pytest.mark.minutes
 def test_a_table_whose_rows_are_taken_as_they_are_is_merged_without_a_job(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any]
 ) -> None:

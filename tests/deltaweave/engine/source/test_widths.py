@@ -85,6 +85,7 @@ def test_rows_of_a_kilobyte_come_by_one_job(spark: SparkSession, sizes: list[int
     assert (found.num_rows, len(sizes)) == (ROWS, 1)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("is_table", [True, False], ids=["table", "query"])
 def test_a_source_that_is_too_big_decoded_is_left_to_spark(
     spark: SparkSession,
@@ -113,6 +114,7 @@ def test_a_source_that_is_too_big_decoded_is_left_to_spark(
     assert len(rows_of(Table(spark, target))) == ROWS + 1
 
 
+@pytest.mark.minutes
 def test_long_keys_are_known_by_ranges(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int]
 ) -> None:
@@ -132,6 +134,7 @@ def test_long_keys_are_known_by_ranges(
 
 
 # Where a source is measured: materialized, with its keys, and on the driver.
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("materialize", "on_driver"), [("all", "false"), ("auto", "false"), ("auto", "true")]
 )

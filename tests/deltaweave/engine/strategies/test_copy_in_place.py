@@ -104,6 +104,7 @@ def test_one_source_column_may_give_two_columns(spark: SparkSession, tmp_path: P
 
 
 # 3 rows of a file change, of some 1,000 bytes each.
+@pytest.mark.minutes
 @pytest.mark.parametrize(("most", "strategy"), [(9_000, "in-place"), (2_000, "on-write")])
 def test_too_many_bytes_of_changed_rows_are_left_to_spark(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, strategy: str
@@ -169,6 +170,7 @@ def test_arrays_that_are_declared_without_nulls_take_arrays_of_the_source(
     assert sorted(map(tuple, found.collect())) == [(0, 1), (2, 3), (3, 1)]
 
 
+@pytest.mark.minutes
 def test_rows_keep_their_indexes_and_deleted_ones_are_removed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -194,6 +196,7 @@ def test_rows_keep_their_indexes_and_deleted_ones_are_removed(
     assert (metrics["numTargetRowsCopied"], metrics["numTargetFilesAdded"]) == (5, 3)
 
 
+@pytest.mark.minutes
 def test_a_file_without_rows_left_is_not_written(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     write_table(spark, path, [(1, 0), (2, 0)], "k INT, v INT")
@@ -315,6 +318,7 @@ def test_files_with_marked_rows_are_left_to_spark(spark: SparkSession, tmp_path:
     assert found == [(0, 5), (2, 0), (3, 0), (4, 5), (5, 0)]  # 1 stays deleted
 
 
+@pytest.mark.minutes
 def test_a_column_that_old_files_lack_is_null_in_their_rows(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -560,6 +564,7 @@ def test_names_in_constraints_are_compared_by_case_as_delta_does(
     assert rows_as_text(Table(spark, path).read().collect()) == ["(1, 20)"]
 
 
+@pytest.mark.minutes
 def test_a_generated_partition_column_is_checked(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     ddl = "k INT, v INT, tens INT GENERATED ALWAYS AS (CAST(v / 10 AS INT))"
@@ -678,6 +683,7 @@ def test_names_that_only_differ_in_case_are_no_other_column(tmp_path: Path) -> N
         check_copyable(file, pa.schema([("k", pa.int64())]), new_calendar=True)
 
 
+@pytest.mark.minutes
 def test_a_file_that_nobody_can_read_is_named_without_a_traceback(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -823,6 +829,7 @@ def test_a_shallow_clone_leaves_the_directory_of_its_source_alone(
     assert sorted(map(tuple, rows)) == [(1, 6), (2, 6), (3, 5)]
 
 
+@pytest.mark.minutes
 @pytest.mark.skipif(
     line(installed_pair()[1]) < (4, 2), reason="this Delta has no such table feature"
 )

@@ -79,6 +79,7 @@ def runs() -> Iterator[Any]:
             yield pytest.param(name, operator, id=f"{name}-{operator}", marks=marks)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(("name", "operator"), list(runs()))
 def test_keys_of_a_wider_type_match_as_in_built_in_merge(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], name: str, operator: str
@@ -111,6 +112,7 @@ def _equals(key: Any, wide: Any) -> bool:
     return float(key) == float(wide)  # also of a text
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("files", [1, 3])
 def test_each_of_two_keys_may_rule_a_row_out(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], files: int
@@ -158,6 +160,7 @@ def test_a_text_that_is_no_number_fails_as_in_built_in_merge(
     assert not on_driver
 
 
+@pytest.mark.minutes
 def test_zeros_of_both_signs_are_one_key(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any]
 ) -> None:

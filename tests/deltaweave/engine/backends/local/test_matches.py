@@ -126,6 +126,7 @@ def test_executors_with_cores_of_their_own_are_left_more(master: str, times: int
 
 
 # Of ten rows, how many are updated, and how many files are added.
+@pytest.mark.minutes
 @pytest.mark.parametrize(("changed", "num_added"), [(8, 1), (9, 2)])
 def test_new_rows_of_a_great_file_of_which_few_rows_stay_go_to_other_files(
     spark: SparkSession,

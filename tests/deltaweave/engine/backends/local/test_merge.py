@@ -161,6 +161,7 @@ STATEMENTS: dict[str, tuple[str, str, dict[str, str], str]] = {
 SOME = ["an upsert", "automatic", "a range", "old values", "random values"]
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     "names",
     [
@@ -390,6 +391,7 @@ def test_files_of_every_writer_are_read_and_rewritten(
     assert deltalake.DeltaTable(path).to_pyarrow_table().num_rows == 6
 
 
+@pytest.mark.minutes
 @ONE_LAYOUT
 def test_strings_that_are_no_utf_8_are_kept(
     spark: SparkSession, tmp_path: Path, properties: dict[str, str], on_driver: list[Any]
@@ -459,6 +461,7 @@ def test_new_files_name_their_writer(
 
 # The setting of Hadoop's file system, and what it gives new files, whatever the umask of Python's
 # process is.
+@pytest.mark.minutes
 @pytest.mark.parametrize(("mask", "mode"), [("022", 0o644), ("077", 0o600)])
 def test_new_files_have_the_permissions_that_hadoop_gives(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], mask: str, mode: int
@@ -707,6 +710,7 @@ def test_what_is_too_big_is_left_to_spark(
     assert rows_of(Table(spark, path)) == [(1, 10), (2, 21), (3, 30)]
 
 
+@pytest.mark.minutes
 def test_a_source_whose_rows_are_counted_may_still_be_too_big(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_driver: list[Any]
 ) -> None:
@@ -807,6 +811,7 @@ def test_a_job_that_is_cancelled_ends_the_merge(
 MAPPED = {"delta.columnMapping.mode": "name"}
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("properties", "where"),
     [

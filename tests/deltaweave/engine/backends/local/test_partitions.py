@@ -241,6 +241,7 @@ def runs() -> Iterator[Any]:
             yield pytest.param(name, layout, id=f"{name}-{layout}", marks=marks)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(("name", "layout"), list(runs()))
 def test_partitions_hold_what_built_in_merge_gives(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], name: str, layout: str
@@ -313,6 +314,7 @@ def _by_delta_rs(path: str) -> list[str]:
     return sorted(map(repr, deltalake.DeltaTable(path).to_pyarrow_table().to_pylist()))
 
 
+@pytest.mark.minutes
 def test_an_empty_text_in_the_log_is_an_empty_text_as_to_spark(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any]
 ) -> None:
@@ -372,6 +374,7 @@ def test_which_partitions_the_driver_takes(
     assert bool(why_not) == bool(plan.why_not_on_driver)
 
 
+@pytest.mark.minutes
 def test_new_rows_of_many_partitions_are_left_to_spark(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -437,6 +440,7 @@ def test_a_constraint_on_the_partition_holds(
     assert [(row.k, row.day) for row in rows] == [(1, TUE), (2, MON), (3, TUE), (4, None)]
 
 
+@pytest.mark.minutes
 def test_a_failed_write_in_one_partition_leaves_no_file_and_spark_merges(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ EXTREMES = {
 }
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("zone", ["America/New_York", "UTC"])
 def test_extreme_old_values_of_every_type_reach_clauses_unchanged(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], zone: str
@@ -118,6 +119,7 @@ def test_extreme_old_values_of_every_type_reach_clauses_unchanged(
     ]
 
 
+@pytest.mark.minutes
 @IN_VECTORS
 def test_nulls_match_nulls_alone_where_they_are_equal(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], properties: dict[str, str]
@@ -155,6 +157,7 @@ def test_one_of_two_keys_may_compare_nulls(
     assert rows_of(table) == sorted([(None, 1, "a"), (1, 20, None), (1, 30, "a")], key=repr)
 
 
+@pytest.mark.minutes
 @IN_COPIES
 def test_a_column_that_a_file_lacks_is_null_to_clauses(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], properties: dict[str, str]
@@ -196,6 +199,7 @@ def test_rows_that_were_marked_before_are_not_read(
     assert rows_of(table) == sorted([(2, 1, "s"), (3, 31, "3"), *rows[4:]], key=repr)
 
 
+@pytest.mark.minutes
 @LAYOUTS
 def test_each_pair_has_the_values_of_its_own_clause_and_rows(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], properties: dict[str, str]
@@ -307,6 +311,7 @@ def test_constraints_hold_for_values_that_come_from_the_target(
     assert len(on_driver) == 1
 
 
+@pytest.mark.minutes
 @IN_VECTORS
 def test_nested_source_values_do_not_pass_through_the_query_of_the_pairs(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], properties: dict[str, str]
@@ -336,6 +341,7 @@ def test_nested_source_values_do_not_pass_through_the_query_of_the_pairs(
     ]
 
 
+@pytest.mark.minutes
 def test_a_value_of_the_source_may_fail_in_a_row_that_no_clause_takes(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any]
 ) -> None:
@@ -372,6 +378,7 @@ def test_several_source_rows_for_one_row_are_an_error(
     assert rows_of(table) == [(1, 5, "t")]
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("limit", ["MAX_LOCAL_NEW_BYTES", "MAX_LOCAL_BYTES"])
 def test_old_values_that_are_too_big_are_left_to_spark(
     spark: SparkSession,

@@ -252,7 +252,7 @@ def _bound_resources(tables: Sequence[NamedAsset], job: str) -> dict[str, Resour
     bound = {key: made for each in tables for key, made in each.resource_defs.items()}
     managers = {each.io_manager_key for each in tables}
     for key, made in bound.items():
-        # Of an IO manager that is not bound, it is not known what it needs.
+        # What an IO manager needs is unknown until it is bound.
         others = [
             each.name
             for each in tables

@@ -131,9 +131,9 @@ class TextFiles:
         if others_are_errors:  # files were replaced since they were looked through
             message = F.concat(F.lit("a row does not fit the schema: "), F.col(RECORD))
             otherwise = F.raise_error(message).cast("boolean")
-        # Of JSON Spark reads the columns that are asked for, and takes a row for bad by these; and
-        # it refuses to read the records alone. This names all columns, by what is never true and
-        # the optimizer does not know of.
+        # Spark reads only the requested columns of JSON, and decides by these whether a row is bad;
+        # and it refuses to read the records alone. This condition names all columns. It is never
+        # true, but the optimizer does not know that.
         never = F.instr(F.to_json(F.struct(*columns)), "x") < 0
         fits = F.when(F.col(RECORD).isNull() | F.coalesce(never, F.lit(False)), F.lit(True))
         return rows.where(fits.otherwise(otherwise)).select(*columns)

@@ -53,7 +53,7 @@ from deltaweave.delta.jvm import json_text
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column
 
-# Of a column with parts: what was read of it, and whether a part was lost.
+# For a column with parts: what was read of it, and whether a part was lost.
 _READ, _LOST = "_cdc_read_", "_cdc_lost_"
 
 _NESTED = (StructType, ArrayType, MapType)

@@ -268,7 +268,7 @@ _SCHEMA = (
 _EXACT, _VARIANTS = "_cdc_envelope_exact", "map<string,variant>"
 _NUMBER = r"^-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?$"
 
-# Of a number with an exponent, and of one that a double may not hold.
+# The digits of a number with an exponent, and those of one that a double may not hold.
 _FEW_DIGITS, _MANY_DIGITS = r"(?:\d\.?){0,15}+[eE]", r"(?:\d\.?){16}"
 
 _SHOWN_OF_PLACE = 200
@@ -345,7 +345,7 @@ class EnvelopeRows:
     def problem(self) -> Column:
         """What is wrong with a message (string); null if nothing is."""
         of_columns = F.concat_ws(" ", *[read.problem for read in self.columns.values()])
-        # Of the row that a delete has, only the key counts, which is null if it cannot be read.
+        # Only the key of a delete's row counts, which is null if it cannot be read.
         of_columns = F.when(F.col(OPERATION) != "d", of_columns)
         return F.coalesce(self.unread, F.nullif(of_columns, F.lit("")))
 

@@ -307,7 +307,7 @@ def _view(changes: DataFrame) -> Iterator[str]:
     finally:
         try:
             changes.sparkSession.catalog.dropTempView(view)
-        except Exception:  # the session is gone, but its commit stands
+        except Exception:  # the session ended, but its commit stands
             _logger.warning("The view %s stays", view, exc_info=True)
 
 

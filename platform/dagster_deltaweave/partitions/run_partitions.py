@@ -326,7 +326,7 @@ def partitions_of_run(
     if first is not None and last is not None:
         # A range of a multi-dimensional partition is a range in each dimension.
         with (
-            suppress(DagsterError, CheckError, ValueError),  # a key that is gone
+            suppress(DagsterError, CheckError, ValueError),  # a key that was deleted
             partition_loading_context(dynamic_partitions_store=instance),
         ):
             keys = partitions_def.get_partition_keys_in_range(PartitionKeyRange(first, last))

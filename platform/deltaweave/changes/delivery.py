@@ -97,7 +97,7 @@ def id_of_batch(table: Table, given: tuple[str, int] | None) -> Iterator[Transac
     with without_session_transaction_id():
         yield transaction_id
     if transaction_id is not None and given is None:
-        with suppress_cleanup_errors("the session's idempotency pair"):
+        with suppress_cleanup_errors("the session's transaction id"):
             reset_session_transaction_id(table.spark)
 
 

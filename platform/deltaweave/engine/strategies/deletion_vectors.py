@@ -91,7 +91,7 @@ class DeletionVectors(Strategy):
         if keeps_feed or updates_from_source(transaction, staged.scan) is None:
             return no("its new rows depend on the rows that they replace")
         if staged.num_copied and set(staged.removed.paths) & set(removed_paths):
-            return no("rows of a file that is gone were copied")
+            return no("rows of a removed file were copied")
         return YES
 
     def rebased(

@@ -172,7 +172,7 @@ class SparkResource(LazyPySparkResource):
 
 
 def _with_environment(given: Any) -> Any:
-    """The configuration with the values of variables, which Dagster leaves as `{"env": name}`."""
+    """Replace variables, which Dagster leaves as `{"env": name}`, by their values."""
     if not isinstance(given, Mapping):
         return given
     if given.keys() != {"env"}:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-def cdc_asset(
+def cdc_asset(  # noqa: PLR0913 - the public options
     *,
     keys: Sequence[str],
     sequence_by: str,

@@ -166,7 +166,7 @@ def _rematerialize(
     return MaterializeResult(data_version=DataVersion(merged["batch"]) if merged else None)
 
 
-def merge_on_read_asset(
+def merge_on_read_asset(  # noqa: PLR0913 - the public options
     *,
     keys: Sequence[str],
     sequence_by: str,

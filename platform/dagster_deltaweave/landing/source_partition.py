@@ -450,7 +450,11 @@ def rows_of_delivery(
 
 
 def _look_at_delivery(partition: str, tags: Mapping[str, str], table: str) -> str | None:
-    """The digest of the delivery's files; raises a SourceError if the tag names another one."""
+    """Return the digest of the delivery's files.
+
+    Raises:
+        SourceError: The tag names another delivery.
+    """
     landing = json.loads(written_tag(tags, LANDING) or "")
     directory, marker, suffix = landing["directory"], landing["marker"], landing.get("suffix", "")
     found = delivery(directory, partition, marker, suffix)

@@ -542,7 +542,8 @@ def keys_of_windows(definition: TimeWindowPartitionsDefinition) -> frozenset[str
 
 @lru_cache(maxsize=16)  # Dagster computes 100,000 keys in 4 s, for each tick
 def _keys_up_to(
-    definition: TimeWindowPartitionsDefinition, last: TimeWindow | None
+    definition: TimeWindowPartitionsDefinition,
+    last: TimeWindow | None,  # noqa: ARG001 - a key of the cache
 ) -> frozenset[str]:
     """Return the keys of a definition whose last window by now is this one."""
     return frozenset(definition.get_partition_keys())

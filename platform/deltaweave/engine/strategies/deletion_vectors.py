@@ -82,7 +82,7 @@ class DeletionVectors(Strategy):
                 parts = [remaining_rows(run.transaction, scan, plan.copied), *parts]
             written = run.transaction.write(together(parts)) if parts else None
             marked = writing.result()
-        return Staged.with_vectors(run, scan, plan.removed, written, marked, plan.num_copied)
+        return Staged.with_vectors(run, scan, plan, written, marked)
 
     def can_rebase(self, staged: Staged, removed_paths: Collection[str]) -> Verdict:
         assert staged.scan is not None

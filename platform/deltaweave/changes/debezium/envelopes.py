@@ -88,7 +88,7 @@ class Placeholder:
             code = b""
         if not code:
             raise StatementError(
-                f"unavailable is {unavailable!r}, which is no placeholder.",
+                f"unavailable is {unavailable!r}, which is not a placeholder.",
                 operation="reading changes",
                 hint="Give the connector's unavailable.value.placeholder.",
             )
@@ -501,7 +501,7 @@ def is_envelope(text: Column, wanted: StructType, place: Column) -> Column:
 
 
 def _is_flattened(text: Column, wanted: StructType) -> Column:
-    """Return whether a message that is no envelope has the table's columns or marks a change."""
+    """Return whether a message without an envelope has the table's columns or marks a change."""
     whole = F.coalesce(F.get_json_object(text, "$.payload"), text)
     keys = F.transform(F.json_object_keys(whole), F.lower)
     columns = {name.lower() for name in wanted.names} - _NO_COLUMNS
@@ -517,8 +517,8 @@ def _refused_as_flattened(place: Column) -> Column:
         F.lit("the message at "),
         place,
         F.lit(
-            " is no envelope but a flattened row (ExtractNewRecordState), which lacks the position "
-            "in the log: remove that transform from the connector."
+            " is not an envelope but a flattened row (ExtractNewRecordState), which lacks the "
+            "position in the log: remove that transform from the connector."
         ),
     )
     return F.raise_error(problem).cast("boolean")

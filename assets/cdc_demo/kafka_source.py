@@ -135,7 +135,7 @@ class TopicReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
                 # Needed by the client and not used: Spark's checkpoint knows what was read.
                 "group.id": "deltaweave",
                 "enable.auto.commit": False,
-                # What is gone from the topic must not be passed over.
+                # What was deleted from the topic must not be passed over.
                 "auto.offset.reset": "error",
                 "enable.partition.eof": True,
                 "isolation.level": "read_committed",

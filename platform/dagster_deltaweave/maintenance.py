@@ -117,7 +117,7 @@ class RematerializationPolicy:
 _RETRIES, _SECONDS_BEFORE_RETRY = 3, 5
 
 
-def build_upkeep_schedule(
+def build_upkeep_schedule(  # noqa: PLR0913 - the public options
     *,
     name: str,
     tables: AssetOrKey | Sequence[AssetOrKey],
@@ -252,7 +252,7 @@ def _bound_resources(tables: Sequence[NamedAsset], job: str) -> dict[str, Resour
     bound = {key: made for each in tables for key, made in each.resource_defs.items()}
     managers = {each.io_manager_key for each in tables}
     for key, made in bound.items():
-        # Of an IO manager that is not bound, it is not known what it needs.
+        # What an IO manager needs is unknown until it is bound.
         others = [
             each.name
             for each in tables
@@ -277,7 +277,7 @@ def _may_need(table: NamedAsset, key: str) -> bool:
 def _upkeep_op(
     table: NamedAsset, operation: str, policy: UpkeepPolicy, *, is_alone: bool
 ) -> OpDefinition:
-    """The op of an operation; `is_alone`: whether no other table's op would have its name."""
+    """Build the op of an operation; `is_alone` if no other table's op would have its name."""
     key = table.key
     digest = "" if is_alone else f"_{sha256(table.name.encode()).hexdigest()[:8]}"
     table.declared_location("upkeep")  # refuses a view

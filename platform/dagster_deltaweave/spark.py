@@ -107,7 +107,7 @@ class SparkResource(LazyPySparkResource):
             return
         try:
             untag_session(self._spark_session, self._run_id)
-        except Exception:  # the session is gone
+        except Exception:  # the session ended
             _logger.debug("the session is no longer there", exc_info=True)
 
     @property
@@ -172,7 +172,7 @@ class SparkResource(LazyPySparkResource):
 
 
 def _with_environment(given: Any) -> Any:
-    """The configuration with the values of variables, which Dagster leaves as `{"env": name}`."""
+    """Replace variables, which Dagster leaves as `{"env": name}`, by their values."""
     if not isinstance(given, Mapping):
         return given
     if given.keys() != {"env"}:
@@ -223,7 +223,7 @@ def tag_commits_with_run(spark: SparkSession, run_id: str) -> Iterator[None]:
             try:
                 with _lock:
                     _write_runs(spark, _tagged_runs(spark))
-            except Exception:  # the session is gone, but its commits stand
+            except Exception:  # the session ended, but its commits stand
                 _logger.warning("Spark's setting %s stays", _USER_METADATA, exc_info=True)
 
 

@@ -70,7 +70,7 @@ _SECRET = re.compile(
     r"|encryption[.\w-]*key$|fs\.azure\.sas\.",
     re.IGNORECASE,
 )
-# Names of settings for a secret's place, kind or lookup.
+# Settings that hold a secret's location, its kind, or how to look it up.
 _OF_A_SECRET = re.compile(
     r"^spark\.kubernetes\.(driver|executor)\.secret|keyprovider|provider\.type|\.token\.renew\."
     r"|\.enable\.delegation\.token$"
@@ -165,20 +165,20 @@ def _start_jvm(conf: Mapping[str, str]) -> None:
     public_conf.setAll([(key, value) for key, value in conf.items() if key not in secrets])
     variables = {}
     if conf["spark.master"].startswith("local") and "SPARK_LOCAL_IP" not in os.environ:
-        # Of the UI there is no address in the configuration: it listens on this variable's.
+        # The UI's bind address cannot be configured; it follows this environment variable.
         variables["SPARK_LOCAL_IP"] = conf["spark.driver.bindAddress"]
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="deltaweave-") as file:
         if secrets:
             file.writelines(_property(key, value) for key, value in secrets.items())
             file.flush()
             further = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
-            # Of several files of properties, spark-submit reads the last: the user's own, if any.
+            # spark-submit reads the last of several files of properties: the user's own, if any.
             ours = f"--properties-file {shlex.quote(file.name)} --load-spark-defaults"
             variables["PYSPARK_SUBMIT_ARGS"] = f"{ours} {further}"
         with _environment(variables):
             try:
                 SparkContext._ensure_initialized(conf=public_conf)
-            except Exception as error:  # it says that its gateway exited, and not why
+            except Exception as error:  # it reports only that the gateway exited
                 problem = java_problem()
                 if problem is None:
                     raise

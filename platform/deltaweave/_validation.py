@@ -1,14 +1,20 @@
-"""Checks of arguments, counts in messages, and the answer to "may this be done" (`Verdict`)."""
+"""Checks of arguments, options of them, counts in messages, and a yes or no (`Verdict`)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
 from deltaweave.errors import NOTHING_DONE, StatementError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_Options = TypeVar("_Options", bound="DataclassInstance")
 
 
 def choice_problem(name: str, given: object, known: Iterable[object]) -> str | None:
@@ -30,6 +36,18 @@ def check_choice(
     problem = choice_problem(name, given, known)
     if problem is not None:
         raise StatementError(problem, table=table, operation=operation)
+
+
+def options_of(kind: type[_Options], arguments: Mapping[str, Any]) -> _Options:
+    """Build options, a dataclass, from a function's arguments of the same names (`locals()`)."""
+    return kind(**{each.name: arguments[each.name] for each in fields(kind)})
+
+
+def keys_problem(keys: object) -> str | None:
+    """Describe what is wrong with the key columns of change events; None if nothing is."""
+    if isinstance(keys, str) or not keys:
+        return "keys is a list of one or more columns."
+    return None
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:

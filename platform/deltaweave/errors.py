@@ -371,8 +371,8 @@ class CommitStateUnknownError(DeltaweaveError, Terminal):
             version=version,
             state="It is not known whether it was committed.",
             hint=f"It was if a later version's commitInfo in _delta_log has the txnId "
-            f"{transaction_id}. With an idempotency pair it can simply be run again: what was "
-            "applied is not applied twice.",
+            f"{transaction_id}. With `idempotency` it can simply be run again: what was applied is "
+            "not applied twice.",
         )
 
 

@@ -120,7 +120,7 @@ def run_parsed(
     check_choice("fallback", fallback, (None, *get_args(Fallback)), table=table, operation="MERGE")
     if preconditions.applied_before is not None and preconditions.idempotency is None:
         raise StatementError(
-            "applied_before is the version of an idempotency pair's id, and no pair is given.",
+            "applied_before is a version of `idempotency`'s id, and no `idempotency` is given.",
             table=table,
             hint="Give idempotency, too.",
         )

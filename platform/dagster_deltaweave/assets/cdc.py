@@ -15,13 +15,13 @@ from dagster_deltaweave.assets.table_asset import (
     table_asset,
 )
 from dagster_deltaweave.tables import ChangesDeclaration, CurrentTableOptions, problem_of_table_key
-from deltaweave._validation import choice_problem
+from deltaweave._validation import choice_problem, keys_problem, options_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-def cdc_asset(
+def cdc_asset(  # noqa: PLR0913 - the public options
     *,
     keys: Sequence[str],
     sequence_by: str,
@@ -82,36 +82,19 @@ def cdc_asset(
         pool: The concurrency pool; by default one for each table.
         arguments: All other arguments of `dagster.asset`, with the same meaning.
     """
+    options_given = locals()
 
     def decorate(function: Callable[..., Any]) -> AssetsDefinition:
         asset_name = name or function.__name__
-        problem = choice_problem("stored_as_scd_type", str(stored_as_scd_type), ("1", "2"))
-        if isinstance(keys, str) or not keys:
-            problem = "keys is a list of one or more columns."
+        problem = keys_problem(keys) or choice_problem(
+            "stored_as_scd_type", str(stored_as_scd_type), ("1", "2")
+        )
         if problem is None and not table:
             problem = problem_of_table_key(asset_key(key_prefix, asset_name))
         if problem is not None:
             raise DagsterInvalidDefinitionError(f"cdc asset {asset_name}: {problem}")
-        declaration = ChangesDeclaration(
-            table=table,
-            retries=retries,
-            options=CurrentTableOptions(
-                keys=tuple(keys),
-                sequence_by=sequence_by,
-                apply_as_deletes=apply_as_deletes,
-                apply_as_truncates=apply_as_truncates,
-                ignore_null_updates=ignore_null_updates,
-                present_columns=present_columns,
-                column_list=column_list,
-                except_column_list=except_column_list,
-                message_column=message_column,
-                rescued=rescued,
-                stored_as_scd_type=stored_as_scd_type,
-                track_history_column_list=track_history_column_list,
-                track_history_except_column_list=track_history_except_column_list,
-                late_by=late_by,
-            ),
-        )
+        options = options_of(CurrentTableOptions, {**options_given, "keys": tuple(keys)})
+        declaration = ChangesDeclaration(table=table, retries=retries, options=options)
         return table_asset(
             function,
             declaration,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-def merge_asset(
+def merge_asset(  # noqa: PLR0913 - the public options
     *,
     keys: Sequence[str] = (),
     unique_keys: bool = True,

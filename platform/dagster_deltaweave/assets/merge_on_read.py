@@ -55,7 +55,7 @@ from dagster_deltaweave.tables import (
     problem_of_table_key,
     run_locator,
 )
-from deltaweave._validation import choice_problem
+from deltaweave._validation import choice_problem, keys_problem, options_of
 from deltaweave.changes.merge_on_read import RematerializationStrategy
 from deltaweave.identifiers import is_path
 
@@ -166,7 +166,7 @@ def _rematerialize(
     return MaterializeResult(data_version=DataVersion(merged["batch"]) if merged else None)
 
 
-def merge_on_read_asset(
+def merge_on_read_asset(  # noqa: PLR0913 - the public options
     *,
     keys: Sequence[str],
     sequence_by: str,
@@ -259,8 +259,9 @@ def merge_on_read_asset(
             to the view, and is by default the function's docstring. The others go to the changes:
             `ins`, `deps`, `partitions_def`, `automation_condition`, …
     """
+    options_given = locals()
 
-    # More than 50 lines: each argument takes a line here and one in the declaration.
+    # More than 50 lines: it declares three assets.
     def decorate(function: Callable[..., Any]) -> MergeOnReadAssets:
         view_name = name or function.__name__
         view_key = asset_key(key_prefix, view_name)
@@ -277,22 +278,9 @@ def merge_on_read_asset(
             "checkpoint": checkpoint,
             "retries": retries,
             "idempotent_by": idempotent_by,
-            "options": MergeOnReadArguments(
-                keys=tuple(keys),
-                sequence_by=sequence_by,
-                apply_as_deletes=apply_as_deletes,
-                apply_as_truncates=apply_as_truncates,
-                inserts=inserts,
-                ignore_null_updates=ignore_null_updates,
-                present_columns=present_columns,
-                column_list=column_list,
-                except_column_list=except_column_list,
-                message_column=message_column,
-                rescued=rescued,
-                partition_by=tuple(partition_by),
-                late_by=late_by,
-                keep_merged_for=keep_merged_for,
-                broadcast_limit_bytes=broadcast_limit_bytes,
+            "options": options_of(
+                MergeOnReadArguments,
+                {**options_given, "keys": tuple(keys), "partition_by": tuple(partition_by)},
             ),
         }
         of_all: DagsterArguments = {
@@ -346,13 +334,13 @@ def _problem_of_merge_on_read(
     changes_table: str | None,
 ) -> str | None:
     """Return why a declared table is invalid, for its author; None if it is valid."""
-    if isinstance(keys, str) or not keys:
-        return "keys is a list of one or more columns."
-    unknown = choice_problem(
-        "strategy", strategy, get_args(RematerializationStrategy)
-    ) or choice_problem("idempotent_by", idempotent_by, (None, *get_args(IdempotentBy)))
-    if unknown is not None:
-        return unknown
+    problem = (
+        keys_problem(keys)
+        or choice_problem("strategy", strategy, get_args(RematerializationStrategy))
+        or choice_problem("idempotent_by", idempotent_by, (None, *get_args(IdempotentBy)))
+    )
+    if problem is not None:
+        return problem
     for path in (table, changes_table):
         if path is not None and not is_path(path):
             return f"{path!r} is not a path: sensors and checks find the logs of tables by paths."

@@ -209,7 +209,7 @@ _CHANGES = f"{RESERVED_PREFIX}changes"
 
 
 @for_each_asset
-def build_orphan_changes_check(
+def build_orphan_changes_check(  # noqa: PLR0913 - the public options
     asset: AssetOrKey,
     *,
     changes: "Callable[[SparkSession, str | None], DataFrame]",

@@ -99,8 +99,8 @@ def build_merge_checks(
     declaration = merge_declaration_in(checked.metadata or {})
     if source_rows and declaration is None and checked.metadata is not None:
         raise DagsterInvalidDefinitionError(
-            f"checks of {checked.key.to_user_string()}: it is no merge asset, so there are no "
-            "source rows to check."
+            f"checks of {checked.key.to_user_string()}: it is not a merge asset, so there are "
+            "no source rows to check."
         )
     takes_all = every_row if every_row is not None else takes_every_row(declaration)
     low, high = row_count_change or (None, None)

@@ -265,7 +265,7 @@ FRESH = "changed_recently"
 
 
 @for_each_asset
-def build_table_checks(
+def build_table_checks(  # noqa: PLR0913 - the public options
     asset: AssetOrKey,
     *,
     unique_key: Sequence[str] = (),

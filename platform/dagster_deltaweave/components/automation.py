@@ -172,7 +172,7 @@ class LandingSensorComponent(Component, Resolvable, Model):
     ] = None
 
     def build_defs(self, context: ComponentLoadContext) -> Definitions:
-        """The sensor, and the external asset if it has one."""
+        """Build the sensor, and the external asset if it has one."""
         keys = [self.assets] if isinstance(self.assets, AssetKey) else self.assets
         partitions_def = declared_assets(context, keys[0])[0].partitions_def
         if partitions_def is None:

@@ -146,7 +146,7 @@ class TableChecksComponent(Component, Resolvable, Model):
         return self
 
     def build_defs(self, context: ComponentLoadContext) -> Definitions:
-        """The checks of each asset, in one op for those of rows and one for those of merges."""
+        """Build the checks of each asset: one op for those of rows, one for those of merges."""
         of_each = map(self.check_definitions, declared_assets(context, self.asset))
         return Definitions(asset_checks=[each for checks in of_each for each in checks])
 

@@ -71,7 +71,7 @@ class SqlSource(Model, Resolvable):
     type: Literal["sql"] = "sql"
     sql: Annotated[
         str,
-        Resolver(lambda context, text: text, model_field_type=str, inject_before_resolve=False),
+        Resolver(lambda _, text: text, model_field_type=str, inject_before_resolve=False),
         Field(description="A SELECT; an upstream asset is written as its name in braces."),
     ]
     upstreams: Annotated[

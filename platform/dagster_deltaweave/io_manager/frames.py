@@ -175,8 +175,8 @@ def _spark_rows(to_rows: ToRows, output: Any, asset: str) -> DataFrame:
             f"the asset function returned {type(output).__name__}, which is not a table.",
             table=asset,
             operation="storing",
-            hint=f"Return {KNOWN}, or such as Changes, or None for no changes; of a run of "
-            "several partitions, {partition key: such rows}.",
+            hint=f"Return {KNOWN}, a Changes of one of these, or None. In a run of several "
+            "partitions, return {partition key: rows}.",
         )
     return rows
 
@@ -187,8 +187,8 @@ def _check_partitions(
     unknown = [str(key) for key in parts if key not in partitions]
     if unknown:
         raise SourceError(
-            f"the asset function returned rows of {', '.join(unknown)}, which are no partitions of "
-            "this run.",
+            f"the asset function returned rows of {', '.join(unknown)}, which are not partitions "
+            "of this run.",
             table=asset,
             operation="storing",
             hint=f"The run has {', '.join(partitions) or 'no partitions'}: return rows of these.",

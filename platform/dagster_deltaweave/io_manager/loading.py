@@ -167,7 +167,7 @@ def load_input(context: InputContext, tables: TableLocator, handlers: Sequence[T
 def _input_rows(
     location: TableLocation,
     context: InputContext,
-    tables: TableLocator,
+    tables: TableLocator,  # noqa: ARG001 - each kind of declaration gets the same arguments
     table: Table,
     asked: InputOptions,
 ) -> DataFrame | None:

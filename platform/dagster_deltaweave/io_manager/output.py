@@ -164,7 +164,10 @@ def _whole_number(tag: str, given: str, asset: str) -> int:
 
 
 @singledispatch
-def _check_has_policy(declaration: TableDeclaration, asset: str) -> None:
+def _check_has_policy(
+    declaration: TableDeclaration,  # noqa: ARG001 - its kind decides
+    asset: str,
+) -> None:
     """Refuse a schema policy for tables on which a policy has no effect."""
     raise _invalid_tag_error(
         f"the run's tag {SCHEMA_POLICY_TAG} does not apply to a table of change events.",

@@ -230,7 +230,12 @@ def _record_no_batch(
 
 
 @singledispatch
-def _rows_by_key(declaration: TableDeclaration, output: Output, *, is_rebuilt: bool) -> DataFrame:
+def _rows_by_key(
+    declaration: TableDeclaration,  # noqa: ARG001 - its kind decides
+    output: Output,
+    *,
+    is_rebuilt: bool,  # noqa: ARG001 - for merges
+) -> DataFrame:
     """Return the rows of an output that are stored: all, or one for each key of a merge."""
     return output.rows
 
@@ -307,7 +312,7 @@ def _view(changes: DataFrame) -> Iterator[str]:
     finally:
         try:
             changes.sparkSession.catalog.dropTempView(view)
-        except Exception:  # the session is gone, but its commit stands
+        except Exception:  # the session ended, but its commit stands
             _logger.warning("The view %s stays", view, exc_info=True)
 
 
@@ -361,7 +366,9 @@ def rebuild_output(
 
 @singledispatch
 def _rows_of_empty_table(
-    declaration: TableDeclaration, table: Table, changes: DataFrame
+    declaration: TableDeclaration,  # noqa: ARG001 - its kind decides
+    table: Table,  # noqa: ARG001 - for merges
+    changes: DataFrame,
 ) -> DataFrame:
     """Return the rows that changes leave in an empty table."""
     return changes

@@ -131,9 +131,9 @@ class TextFiles:
         if others_are_errors:  # files were replaced since they were looked through
             message = F.concat(F.lit("a row does not fit the schema: "), F.col(RECORD))
             otherwise = F.raise_error(message).cast("boolean")
-        # Of JSON Spark reads the columns that are asked for, and takes a row for bad by these; and
-        # it refuses to read the records alone. This names all columns, by what is never true and
-        # the optimizer does not know of.
+        # Spark reads only the requested columns of JSON, and decides by these whether a row is bad;
+        # and it refuses to read the records alone. This condition names all columns. It is never
+        # true, but the optimizer does not know that.
         never = F.instr(F.to_json(F.struct(*columns)), "x") < 0
         fits = F.when(F.col(RECORD).isNull() | F.coalesce(never, F.lit(False)), F.lit(True))
         return rows.where(fits.otherwise(otherwise)).select(*columns)
@@ -450,7 +450,11 @@ def rows_of_delivery(
 
 
 def _look_at_delivery(partition: str, tags: Mapping[str, str], table: str) -> str | None:
-    """The digest of the delivery's files; raises a SourceError if the tag names another one."""
+    """Return the digest of the delivery's files.
+
+    Raises:
+        SourceError: The tag names another delivery.
+    """
     landing = json.loads(written_tag(tags, LANDING) or "")
     directory, marker, suffix = landing["directory"], landing["marker"], landing.get("suffix", "")
     found = delivery(directory, partition, marker, suffix)

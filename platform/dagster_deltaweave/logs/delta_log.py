@@ -108,7 +108,7 @@ class LogReader:
         if holds is False:
             return None
         commits = list(islice(self._commits_from(position.version + 1), limit))
-        # Delta never cleans up the newest commit, so a commit that is gone has successors.
+        # Delta never cleans up the newest commit, so a deleted commit has successors.
         return None if holds is None and not commits else commits
 
     def holds(self, position: Position) -> bool | None:
@@ -582,7 +582,7 @@ def _change(commit: Row, commits: list[Row], *, is_in_log: bool) -> LastChange:
 
 
 def _left_rows(commit: Row) -> bool:
-    """Return whether a commit left the rows as they were, e.g. with an idempotency pair alone."""
+    """Return whether a commit left the rows as they were, e.g. with a transaction id alone."""
     if commit.operation == "MERGE":
         metrics: Mapping[str, str] = commit.operationMetrics or {}
         return all(metrics.get(name) == "0" for name in _CHANGED)

@@ -249,7 +249,7 @@ def record_write(
 
 
 def version_of_changed_rows(result: MergeResult) -> int | None:
-    """Return the version of a merge that changed rows; None for an idempotency pair alone."""
+    """Return the version of a merge that changed rows; None for a transaction id alone."""
     metrics = result.metrics
     changed = (
         metrics.num_target_rows_inserted

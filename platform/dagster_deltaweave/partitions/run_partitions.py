@@ -324,9 +324,9 @@ def partitions_of_run(
         return [run.tags[PARTITION_NAME_TAG]]
     first, last = (run.tags.get(tag) for tag in RANGE_TAGS)
     if first is not None and last is not None:
-        # Of several dimensions, it is a range of each of them.
+        # A range of a multi-dimensional partition is a range in each dimension.
         with (
-            suppress(DagsterError, CheckError, ValueError),  # a key that is gone
+            suppress(DagsterError, CheckError, ValueError),  # a key that was deleted
             partition_loading_context(dynamic_partitions_store=instance),
         ):
             keys = partitions_def.get_partition_keys_in_range(PartitionKeyRange(first, last))
@@ -497,8 +497,9 @@ def _window_start(definition: TimeWindowPartitionsDefinition, key: str) -> float
     start = _start_by_dagster(definition, key)
     if start is None or start.strftime(definition.fmt) == key:
         return None if start is None else start.timestamp()
-    # Of a day that begins no month, Dagster gives the next month. An hour that comes twice has the
-    # offset in its key. Of a time that no clock showed, Dagster lists a key and gives the next one.
+    # For a day that does not begin a month, Dagster gives the next month. An hour that comes twice
+    # has the offset in its key. Dagster lists a key for a time that no clock showed, and gives the
+    # next one for it.
     at = start.timestamp()
     if is_skipped(definition, key):
         # Before the next key, by so little that it is after the one before.
@@ -529,7 +530,7 @@ def is_skipped(definition: TimeWindowPartitionsDefinition, key: str) -> bool:
     following = key if start is None else start.strftime(definition.fmt)
     if start is None or following == key or not {key, following} <= keys_of_windows(definition):
         return False
-    # Of an hour that comes twice, it is another one.
+    # The hour that is repeated after a clock change has an instant of its own.
     other = _start_by_dagster(definition, following)
     return other is not None and other.timestamp() == start.timestamp()
 
@@ -541,7 +542,8 @@ def keys_of_windows(definition: TimeWindowPartitionsDefinition) -> frozenset[str
 
 @lru_cache(maxsize=16)  # Dagster computes 100,000 keys in 4 s, for each tick
 def _keys_up_to(
-    definition: TimeWindowPartitionsDefinition, last: TimeWindow | None
+    definition: TimeWindowPartitionsDefinition,
+    last: TimeWindow | None,  # noqa: ARG001 - a key of the cache
 ) -> frozenset[str]:
     """Return the keys of a definition whose last window by now is this one."""
     return frozenset(definition.get_partition_keys())

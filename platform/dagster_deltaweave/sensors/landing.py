@@ -162,7 +162,7 @@ class _LandingSensor:
         return "; ".join([reason, *plan.reasons]) + "."
 
 
-def build_partition_sensor(
+def build_partition_sensor(  # noqa: PLR0913 - the public options
     *,
     name: str,
     target: Target,

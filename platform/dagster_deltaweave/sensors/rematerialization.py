@@ -100,7 +100,7 @@ class Due:
         )
 
 
-def build_rematerialization_sensor(
+def build_rematerialization_sensor(  # noqa: PLR0913 - the public options
     *,
     name: str,
     tables: MergeOnReadAssets | Sequence[MergeOnReadAssets],
@@ -166,7 +166,7 @@ def build_rematerialization_sensor(
     return rematerialization_sensor
 
 
-def build_rematerialization_schedule(
+def build_rematerialization_schedule(  # noqa: PLR0913 - the public options
     *,
     name: str,
     tables: MergeOnReadAssets | Sequence[MergeOnReadAssets],

@@ -329,7 +329,7 @@ class _TableSensor:
         return [each for each in changes if each not in no_keys]
 
 
-def build_table_sensor(
+def build_table_sensor(  # noqa: PLR0913 - the public options
     *,
     name: str,
     target: Target,

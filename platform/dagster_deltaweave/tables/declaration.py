@@ -87,7 +87,7 @@ class Namespace:
             if "/" in part or part in (".", ".."):
                 raise locating_error(
                     key.to_user_string(),
-                    f"{part!r} is no name in a catalog: catalogs make directories of names.",
+                    f"{part!r} is not a name in a catalog: catalogs make directories of names.",
                     "Name another schema, or give the asset another key.",
                 )
         return ".".join(map(_spelled_name, parts))

@@ -247,7 +247,23 @@ def _plain_declaration(metadata: Mapping[str, Any], asset: str) -> TableDeclarat
     if mode not in _MODES_OF_WRITE:
         raise _wrong_metadata_error(asset, f"{WRITE} is {mode!r}", _MODES_OF_WRITE)
     keys = _names(given.pop("keys", ()))
-    if (mode == "merge") != bool(keys):
+    _check_entries_of_mode(given, mode, asset, has_keys=bool(keys))
+    _check_values(given, asset)
+    for name in ("partition_by", "cluster_by"):
+        given[name] = _names(given.get(name, ()))
+    given["partition_expr"] = partition_expr_in(metadata)
+    if mode == "merge":
+        return MergeDeclaration(
+            on=equal_keys_condition(keys), keys=keys, clauses=UPSERT_CLAUSES, **given
+        )
+    return WriteDeclaration(mode=mode, **given)
+
+
+def _check_entries_of_mode(
+    given: Mapping[str, Any], mode: object, asset: str, *, has_keys: bool
+) -> None:
+    """Raise a StatementError unless all entries go with the mode."""
+    if (mode == "merge") != has_keys:
         raise StatementError(
             f"{_PREFIX}keys goes with {WRITE}: merge, and only with it.",
             table=asset,
@@ -264,6 +280,10 @@ def _plain_declaration(metadata: Mapping[str, Any], asset: str) -> TableDeclarat
             raise _wrong_metadata_error(
                 asset, f"{_PREFIX}{name} goes with {WRITE}: merge only", _MODES_OF_WRITE
             )
+
+
+def _check_values(given: Mapping[str, Any], asset: str) -> None:
+    """Raise a StatementError if an entry has a value that is not one of its choices."""
     choices_of = {"schema_policy": SchemaPolicy, "idempotent_by": IdempotentBy, "order": Order}
     for name, choices in choices_of.items():
         if name in given and given[name] not in get_args(choices):
@@ -273,14 +293,6 @@ def _plain_declaration(metadata: Mapping[str, Any], asset: str) -> TableDeclarat
     if not isinstance(given.get("unique_keys", True), bool):
         problem = f"{_PREFIX}unique_keys is {given['unique_keys']!r}"
         raise _wrong_metadata_error(asset, problem, {"True", "False"})
-    for name in ("partition_by", "cluster_by"):
-        given[name] = _names(given.get(name, ()))
-    given["partition_expr"] = partition_expr_in(metadata)
-    if mode == "merge":
-        return MergeDeclaration(
-            on=equal_keys_condition(keys), keys=keys, clauses=UPSERT_CLAUSES, **given
-        )
-    return WriteDeclaration(mode=mode, **given)
 
 
 def _instance_in(metadata: Mapping[str, Any]) -> object:

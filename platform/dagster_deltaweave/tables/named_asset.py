@@ -78,7 +78,7 @@ def one_or_more(assets: Any, kinds: tuple[Any, ...], of: str, wanted: str) -> li
 
 
 def merge_on_read_tables(tables: Any, of: str) -> list[MergeOnReadAssets]:
-    """The merge-on-read tables that a builder got, one or several."""
+    """Return the merge-on-read tables that a builder got, one or several."""
     return one_or_more(tables, (MergeOnReadAssets,), of, "what @merge_on_read_asset returns")
 
 
@@ -103,9 +103,9 @@ class NamedAsset:
 
     @classmethod
     def each_of(cls, assets: Any, of: str, io_manager_key: str | None = None) -> "list[NamedAsset]":
-        """The assets that a builder got, each once; a multi-asset is each of its own.
+        """Return the assets that a builder got, each once; for a multi-asset, each of its assets.
 
-        Of what `@merge_on_read_asset` returns, they are those of its two tables.
+        For what `@merge_on_read_asset` returns, they are those of its two tables.
 
         Raises:
             DagsterInvalidDefinitionError: No asset is given, or an element is no asset.
@@ -120,7 +120,7 @@ class NamedAsset:
 
     @classmethod
     def of(cls, asset: Any, io_manager_key: str | None = None) -> "NamedAsset":
-        """The asset that a builder got alone."""
+        """Return the asset that a builder got alone."""
         [named] = cls._each_in(asset, io_manager_key)
         return named
 

@@ -85,7 +85,7 @@ class MergeOptions:
     ] = None
     merge_text: Annotated[
         str | None,
-        Resolver(lambda context, text: text, model_field_type=str, inject_before_resolve=False),
+        Resolver(lambda _, text: text, model_field_type=str, inject_before_resolve=False),
         Field(description="A whole MERGE statement with {target} and {source}."),
     ] = None
     except_column_list: Annotated[

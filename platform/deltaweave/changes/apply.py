@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import Column
 
+from deltaweave._validation import options_of
 from deltaweave.changes.current import (
     OWN_COLUMNS,
     apply_to_current_rows,
@@ -123,23 +124,7 @@ def apply_changes(  # noqa: PLR0913 - the public options
         CommitStateUnknownError: The commit failed, and it is unknown whether it took effect.
         DeltaweaveError: Anything else; the target is as it was, or empty if it was created here.
     """
-    table = Table(spark, target)
-    options = ChangeOptions(
-        keys=keys,
-        sequence_by=sequence_by,
-        apply_as_deletes=apply_as_deletes,
-        apply_as_truncates=apply_as_truncates,
-        ignore_null_updates=ignore_null_updates,
-        present_columns=present_columns,
-        column_list=column_list,
-        except_column_list=except_column_list,
-        message_column=message_column,
-        rescued=rescued,
-        stored_as_scd_type=stored_as_scd_type,
-        track_history_column_list=track_history_column_list,
-        track_history_except_column_list=track_history_except_column_list,
-        late_by=late_by,
-    )
+    options, table = options_of(ChangeOptions, locals()), Table(spark, target)
     rows = spark.table(source) if isinstance(source, str) else source
     with active(spark), own_session(spark) as own:
         if own is not spark:

@@ -6,7 +6,7 @@ sequences of columns whose event is not the row's, null for columns that no even
 consists of maxima over all events of its key. It is the same in whatever order they were applied,
 and a repeated event changes nothing.
 
-A delete removes all that is older. `tombstones` remembers it once the row is gone. An event that
+A delete removes all that is older. `tombstones` remembers it once the row is deleted. An event that
 empties the table removes all older rows; in a row with columns from several events, it leaves the
 newer columns.
 

@@ -58,7 +58,7 @@ class Terms:
 
     @property
     def _passes_for_applied(self) -> bool:
-        """Whether the table holds the id, of commits that it lacks."""
+        """Whether the table still holds the batch's id although its commit was taken back."""
         own, newest = self.transaction_id, self.newest
         held = None if own is None else newest.last_applied(own.application_id)
         return own is not None and held is not None and held >= own.version and not self.is_applied
@@ -97,7 +97,7 @@ def id_of_batch(table: Table, given: tuple[str, int] | None) -> Iterator[Transac
     with without_session_transaction_id():
         yield transaction_id
     if transaction_id is not None and given is None:
-        with suppress_cleanup_errors("the session's idempotency pair"):
+        with suppress_cleanup_errors("the session's transaction id"):
             reset_session_transaction_id(table.spark)
 
 
@@ -122,7 +122,7 @@ class EventBatch:
         return cls(transaction_id, table.version())
 
     def terms(self, newest: TableSnapshot) -> Terms:
-        """Return the terms on which a merge applies the batch as a whole, or nothing of it.
+        """Return what makes a merge apply the batch as a whole, or nothing of it.
 
         RESTORE takes the rows of a batch and leaves its id, by which it would count as applied.
         Then the batch is applied again, and its commit names it again (`id_to_commit`).

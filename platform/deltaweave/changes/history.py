@@ -183,7 +183,7 @@ class Histories:
         return self._with_borders(known.drop("_cdc_rank")).drop(_IN_TABLE)
 
     def _as_one_event(self, known: DataFrame) -> DataFrame:
-        """Give each of the upserts of one sequence what all of them say, as one event."""
+        """Merge the upserts of a key with the same sequence: each gets the values of all."""
         shape = self.events.shape
         of_sequence = Window.partitionBy(*map(column, shape.keys), F.col(SEQUENCE)["at"])
         is_event = (F.col(OPERATION) == UPSERT) & ~F.col(_IN_TABLE)

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from deltaweave._validation import choice_problem
+from deltaweave._validation import choice_problem, keys_problem
 from deltaweave.changes.conversions import nullable
 from deltaweave.changes.epochs import as_held, log_fields
 from deltaweave.changes.events import EVENT_VALUES, PREFIX, Events, EventShape
@@ -54,11 +54,11 @@ class EventOptions:
     @property
     def problem(self) -> str | None:
         """What is wrong with the options by themselves, whatever the table and the events are."""
-        if isinstance(self.keys, str) or not self.keys:
-            return "keys is a list of one or more columns."
         if self.column_list is not None and self.except_column_list is not None:
-            return "column_list and except_column_list exclude each other."
-        return None
+            return keys_problem(self.keys) or (
+                "column_list and except_column_list exclude each other."
+            )
+        return keys_problem(self.keys)
 
     def check(self, table: Table) -> None:
         """Raise a StatementError if the options contradict each other."""

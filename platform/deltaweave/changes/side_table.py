@@ -418,7 +418,7 @@ def _versions(side: TableSnapshot) -> Iterator[tuple[TableSnapshot, set[int]]]:
             at = Table(side.spark, side.data_path).snapshot(before)
             noted = _noted_in(at)
         except DeltaweaveError as error:
-            logger.info("%s: its version %d is gone: %s", side.data_path, before, error)
+            logger.info("%s: its version %d no longer exists: %s", side.data_path, before, error)
             return
 
 

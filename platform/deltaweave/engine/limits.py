@@ -128,8 +128,8 @@ MAX_BROADCAST_NUMBERS = 2_000_000
 # of Spark's time on two cores.
 MAX_LOCAL_ROWS = 300_000
 
-# Bytes of the source's rows, and bytes of the candidate files. So many of Parquet are some 500 MB
-# of rows, and each thread holds a row group; two cores rewrite them in about a second, in
+# Bytes of the source's rows, and bytes of the candidate files. 64 MiB of Parquet decode to about
+# 500 MB of rows, and each thread holds a row group; two cores rewrite them in about a second, in
 # which Spark plans and starts its jobs.
 MAX_LOCAL_BYTES = 64 * 1024 * 1024
 
@@ -183,8 +183,8 @@ MAX_LOCAL_THREADS = 4
 # store, of several writers that commit the same output again, one wins each time.
 DEFAULT_COMMIT_ATTEMPTS = 50
 
-# Of these, those of a merge that was done from its source. The waits between them are some 20 s in
-# all. It holds where no number of attempts is set.
+# Runs of a merge, from its source on; each has one or more of these commits. The waits between them
+# are some 20 s in all. It holds where no number of attempts is set.
 DEFAULT_RUNS = 10
 
 # Bytes of the source and of the files that other commits brought, which a merge may read while it

@@ -516,7 +516,7 @@ def _files_with(
     unknown = rows_by_file.keys() - set(locations)
     if unknown:
         raise MergeFailedError(
-            f"the scan named files that are no candidates: {sorted(unknown)[:3]}.",
+            f"the scan named files that are not candidates: {sorted(unknown)[:3]}.",
             table=transaction.merge.table,
             version=transaction.version,
             hint="This is a defect of deltaweave: please report it with the file names.",

@@ -286,7 +286,10 @@ class KeyIndex:
 
     @property
     def _of(self) -> dict[str, str]:
-        """What filters are of. A column may have been dropped and added again, as another type."""
+        """The table, column and hash that a filter belongs to.
+
+        A column may have been dropped and added again, with another type.
+        """
         return {
             "table_id": self.table.id,
             "column": self.table.physical_names[self.column],

@@ -57,7 +57,7 @@ def run(merge: ResolvedMerge, preconditions: Preconditions = ANY_VERSION) -> Mer
     if of_session is None:
         return result
     afterwards = AfterCommit(merge.table, result.version, list(result.warnings))
-    with afterwards.step("resetting the session's idempotency pair"):
+    with afterwards.step("resetting the session's transaction id"):
         reset_session_transaction_id(merge.spark)
     return replace(result, warnings=tuple(afterwards.warnings))
 

@@ -7,13 +7,13 @@ successful tasks wrote. So retried and speculative tasks cannot inflate them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from deltaweave.delta.commit import Committed, TableLock, WrittenFiles
 from deltaweave.delta.files import MarkedRows
 from deltaweave.delta.log import FileList
 from deltaweave.engine.merge_run import MergeRun
-from deltaweave.engine.pairs import MatchedRows, TouchedFilesScan
+from deltaweave.engine.pairs import FilePlan, MatchedRows, TouchedFilesScan
 from deltaweave.engine.prune import Candidates
 from deltaweave.engine.report import MERGE_METRICS, MergeMetrics, StrategyName
 
@@ -112,44 +112,51 @@ class Staged:
         )
 
     @classmethod
-    def untouched(
-        cls, run: MergeRun, scan: TouchedFilesScan, written: WrittenFiles | None
+    def of_scan(
+        cls,
+        run: MergeRun,
+        strategy: StrategyName,
+        scan: TouchedFilesScan,
+        written: WrittenFiles | None,
+        num_copied: int = 0,
     ) -> Staged:
-        """Build the output of a merge that touches no file and writes only inserts, if any."""
+        """Build the output of a merge whose touched files all leave the table."""
         return cls(
             run,
-            StrategyName.NONE if written is None else StrategyName.INSERT_ONLY,
+            strategy,
             scan.found,
             matched=scan.matched,
             touched=scan.touched,
             removed=scan.touched,
             written=written,
+            rows_by_clause=scan.rows_by_clause,
+            num_copied=num_copied,
             matched_source=scan.matched_source,
         )
+
+    @classmethod
+    def untouched(
+        cls, run: MergeRun, scan: TouchedFilesScan, written: WrittenFiles | None
+    ) -> Staged:
+        """Build the output of a merge that touches no file and writes only inserts, if any."""
+        strategy = StrategyName.NONE if written is None else StrategyName.INSERT_ONLY
+        return cls.of_scan(run, strategy, scan, written)
 
     @classmethod
     def with_vectors(
         cls,
         run: MergeRun,
         scan: TouchedFilesScan,
-        removed: FileList,
+        plan: FilePlan,
         written: WrittenFiles | None,
         marked: MarkedRows,
-        num_copied: int,
     ) -> Staged:
         """Build the output of a merge that marked rows of touched files."""
-        return cls(
-            run,
-            StrategyName.DELETION_VECTORS,
-            scan.found,
-            matched=scan.matched,
-            touched=scan.touched,
-            removed=removed,
-            written=written,
+        strategy = StrategyName.DELETION_VECTORS
+        return replace(
+            cls.of_scan(run, strategy, scan, written, plan.num_copied),
+            removed=plan.removed,
             marked=marked,
-            rows_by_clause=scan.rows_by_clause,
-            num_copied=num_copied,
-            matched_source=scan.matched_source,
             changes_every_match=scan.num_matched_rows == sum(scan.changed_by_file),
         )
 
@@ -163,19 +170,9 @@ class Staged:
         replacements: Mapping[str, str] | None = None,
     ) -> Staged:
         """Build the output of a merge that rewrote all touched files."""
-        return cls(
-            run,
-            strategy,
-            scan.found,
-            matched=scan.matched,
-            touched=scan.touched,
-            removed=scan.touched,
-            written=written,
-            rows_by_clause=scan.rows_by_clause,
-            num_copied=run.transaction.num_records(scan.touched) - sum(scan.changed_by_file),
-            matched_source=scan.matched_source,
-            replacements=replacements or {},
-        )
+        num_copied = run.transaction.num_records(scan.touched) - sum(scan.changed_by_file)
+        staged = cls.of_scan(run, strategy, scan, written, num_copied)
+        return replace(staged, replacements=replacements or {})
 
 
 def merge_metrics(staged: Staged) -> MergeMetrics:

@@ -245,7 +245,7 @@ def _exists(process_id: int) -> bool:
 def main() -> None:
     """Start the driver, serve it, and end with it."""
     settings = json.loads(sys.stdin.readline())
-    # Of the socket, and of all that Spark writes: it spills rows into /tmp/blockmgr-….
+    # For the socket and all that Spark writes: it spills rows into /tmp/blockmgr-….
     os.umask(0o077)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     logger.setLevel(logging.INFO)

@@ -55,10 +55,12 @@ def test_what_takes_the_options_hands_each_of_them_on(
     takes: Callable[..., Any], options: type[Any]
 ) -> None:
     """A keyword that is taken and not handed on would be without effect."""
+    assert {each.name for each in fields(options)} <= set(inspect.signature(takes).parameters)
     source = ast.parse(textwrap.dedent(inspect.getsource(takes)))
     calls = [node for node in ast.walk(source) if isinstance(node, ast.Call)]
-    [call] = [each for each in calls if ast.unparse(each.func) == options.__name__]
-    assert {each.arg for each in call.keywords} == {each.name for each in fields(options)}
+    [call] = [each for each in calls if ast.unparse(each.func) == "options_of"]
+    assert ast.unparse(call.args[0]) == options.__name__
+    assert "locals" in {ast.unparse(each.func) for each in calls}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -476,7 +476,7 @@ def test_rows_by_partition_are_of_the_runs_partitions_and_alike(
     def appended(context: AssetExecutionContext):  # type: ignore[no-untyped-def]
         return {"a": frame(spark, [(1, "a", 1)]), "b": frame(spark, [(1, "a", 1)])}
 
-    with pytest.raises(SourceError, match="elsewhere, which are no partitions of this run"):
+    with pytest.raises(SourceError, match="elsewhere, which are not partitions of this run"):
         run(letters, tags=partition_tags(["a", "b"]))
     with pytest.raises(SourceError, match="a and b differ in the columns n"):
         run(letters, tags=partition_tags(["a", "b"]))

@@ -152,8 +152,8 @@ HOSTILE = {
     "t; DROP TABLE x --": "not a valid name",
     "${spark.app.name}": "cannot hold the name",
     "a`b": "back ?tick",
-    "..": "is no name in a catalog",
-    "../../x": "is no name in a catalog",
+    "..": "is not a name in a catalog",
+    "../../x": "is not a name in a catalog",
 }
 
 

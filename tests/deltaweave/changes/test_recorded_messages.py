@@ -350,7 +350,7 @@ def test_recorded_times_that_spark_lacks_are_put_aside_or_arrive_as_null(
 def test_recorded_flattened_rows_are_refused(spark: SparkSession, database: str) -> None:
     for table in ("ledger", "emptied"):
         rows = read_of(spark, f"{database}-flattened", table, "id INT, number BIGINT, note STRING")
-        with pytest.raises(Exception, match="is no envelope but a flattened row"):
+        with pytest.raises(Exception, match="is not an envelope but a flattened row"):
             rows.collect()
 
 

@@ -231,7 +231,7 @@ def test_a_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
             "x.sql cannot be read: No such file or directory.",
         ),
         (["merge", "MERGE INTO t USING s"], 1, "MERGE into t failed"),
-        (["merge", "SELECT 1"], 1, "the statement is no MERGE"),
+        (["merge", "SELECT 1"], 1, "the statement is not a MERGE"),
         (["explain", "MERGE INTO delta.`s3://k:secret@b/t` t"], 1, "credentials"),
         (["history", "/nowhere/table"], 1, "of /nowhere/table"),
         (["inspect", "/nowhere/table"], 1, "of /nowhere/table"),

@@ -53,7 +53,7 @@ from deltaweave.delta.jvm import json_text
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column
 
-# Of a column with parts: what was read of it, and whether a part was lost.
+# For a column with parts: what was read of it, and whether a part was lost.
 _READ, _LOST = "_cdc_read_", "_cdc_lost_"
 
 _NESTED = (StructType, ArrayType, MapType)
@@ -145,7 +145,7 @@ def _check_is_envelope(messages: Messages) -> None:
     lacking = [part for part in ("before", "after", "op", "source") if part not in value.names]
     if lacking:
         raise StatementError(
-            f"{messages.value} is no envelope: it lacks {', '.join(lacking)}.",
+            f"{messages.value} is not an envelope: it lacks {', '.join(lacking)}.",
             operation="reading changes",
             hint="Flattened rows lack the position in the log: remove the transform "
             "ExtractNewRecordState from the connector.",

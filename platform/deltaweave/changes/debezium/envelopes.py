@@ -88,7 +88,7 @@ class Placeholder:
             code = b""
         if not code:
             raise StatementError(
-                f"unavailable is {unavailable!r}, which is no placeholder.",
+                f"unavailable is {unavailable!r}, which is not a placeholder.",
                 operation="reading changes",
                 hint="Give the connector's unavailable.value.placeholder.",
             )
@@ -268,7 +268,7 @@ _SCHEMA = (
 _EXACT, _VARIANTS = "_cdc_envelope_exact", "map<string,variant>"
 _NUMBER = r"^-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?$"
 
-# Of a number with an exponent, and of one that a double may not hold.
+# The digits of a number with an exponent, and those of one that a double may not hold.
 _FEW_DIGITS, _MANY_DIGITS = r"(?:\d\.?){0,15}+[eE]", r"(?:\d\.?){16}"
 
 _SHOWN_OF_PLACE = 200
@@ -345,7 +345,7 @@ class EnvelopeRows:
     def problem(self) -> Column:
         """What is wrong with a message (string); null if nothing is."""
         of_columns = F.concat_ws(" ", *[read.problem for read in self.columns.values()])
-        # Of the row that a delete has, only the key counts, which is null if it cannot be read.
+        # Only the key of a delete's row counts, which is null if it cannot be read.
         of_columns = F.when(F.col(OPERATION) != "d", of_columns)
         return F.coalesce(self.unread, F.nullif(of_columns, F.lit("")))
 
@@ -501,7 +501,7 @@ def is_envelope(text: Column, wanted: StructType, place: Column) -> Column:
 
 
 def _is_flattened(text: Column, wanted: StructType) -> Column:
-    """Return whether a message that is no envelope has the table's columns or marks a change."""
+    """Return whether a message without an envelope has the table's columns or marks a change."""
     whole = F.coalesce(F.get_json_object(text, "$.payload"), text)
     keys = F.transform(F.json_object_keys(whole), F.lower)
     columns = {name.lower() for name in wanted.names} - _NO_COLUMNS
@@ -517,8 +517,8 @@ def _refused_as_flattened(place: Column) -> Column:
         F.lit("the message at "),
         place,
         F.lit(
-            " is no envelope but a flattened row (ExtractNewRecordState), which lacks the position "
-            "in the log: remove that transform from the connector."
+            " is not an envelope but a flattened row (ExtractNewRecordState), which lacks the "
+            "position in the log: remove that transform from the connector."
         ),
     )
     return F.raise_error(problem).cast("boolean")

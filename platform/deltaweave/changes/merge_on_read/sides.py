@@ -58,7 +58,7 @@ class KnownDeletes:
         return cls(tombstones, tombstones.version())
 
     def are(self, other: KnownDeletes) -> bool:
-        """Return whether these remembered deletes are those of another version."""
+        """Return whether these are the same remembered deletes, of the same version."""
         locations = {each.tombstones.kept_in.path_or_name for each in (self, other)}
         return len(locations) == 1 and self.version == other.version
 

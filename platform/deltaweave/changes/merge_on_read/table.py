@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import Column, DataFrame
 
-from deltaweave._validation import check_choice
+from deltaweave._validation import check_choice, options_of
 from deltaweave.changes.current import current_row_columns
 from deltaweave.changes.delivery import id_of_batch, rescue, rescued_table
 from deltaweave.changes.events import read_events
@@ -99,23 +99,7 @@ class MergeOnReadTable:
         self.spark, self.warnings = spark, tuple[str, ...]()
         self.base = Table(spark, base)
         self.changes = Table(spark, changes) if changes else self.base.named_with("_changes")
-        options = MergeOnReadOptions(
-            keys=keys,
-            sequence_by=sequence_by,
-            apply_as_deletes=apply_as_deletes,
-            apply_as_truncates=apply_as_truncates,
-            inserts=inserts,
-            ignore_null_updates=ignore_null_updates,
-            present_columns=present_columns,
-            column_list=column_list,
-            except_column_list=except_column_list,
-            message_column=message_column,
-            rescued=rescued,
-            partition_by=partition_by,
-            late_by=late_by,
-            keep_merged_for=keep_merged_for,
-            broadcast_limit_bytes=broadcast_limit_bytes,
-        )
+        options = options_of(MergeOnReadOptions, locals())
         options.check(self.base)
         self._options = replace(options, keys=tuple(keys))
         self._rescued = rescued_table(self.base, rescued)

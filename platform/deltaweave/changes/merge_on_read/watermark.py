@@ -107,7 +107,7 @@ def retire_earlier_watermark(base: Table) -> None:
 
     Otherwise it would count again for readers that cannot list ids if the base is replaced.
     """
-    with suppress_cleanup_errors("the mark of earlier releases"):
+    with suppress_cleanup_errors("the watermark of earlier releases"):
         if base.last_applied(MERGED):
             base.write(base.read().limit(0), "append", applied={MERGED: 0})
 

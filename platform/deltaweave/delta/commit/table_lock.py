@@ -85,7 +85,7 @@ _MAY_LOCK = 0b110  # bits of the lock file: read and write
 _OWNER_ALONE = 0o600
 
 Entry = tuple[int, int, int]
-"""Of an access control list: a tag, bits, and the id of a user or group."""
+"""An entry of an access control list: a tag, bits, and the id of a user or group."""
 
 
 def _excludes_other_hosts(directory: Path) -> Verdict:

@@ -215,7 +215,7 @@ def _write_with_session_id(log: DeltaLog, rows: DataFrame, write: Write) -> Writ
         return _write_once(log, rows, write)
     result = _write_once(log, rows, replace(write, applied=dict([transaction_id]), once=True))
     afterwards = AfterCommit(write.table, result.version, list(result.warnings))
-    with afterwards.step("resetting the session's idempotency pair"):
+    with afterwards.step("resetting the session's transaction id"):
         reset_session_transaction_id(spark)
     return replace(result, warnings=tuple(afterwards.warnings))
 

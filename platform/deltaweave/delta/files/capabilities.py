@@ -95,7 +95,7 @@ _USES_OF_METADATA: Mapping[str, frozenset[Use]] = {
             "delta.identity.step",
             "delta.invariants",
             "delta.typeChanges",
-            # Of Spark's reader of JDBC sources, and of its library for machine learning.
+            # By Spark's reader of JDBC sources, and by its library for machine learning.
             "isSigned",
             "isTimestampNTZ",
             "logicalTimeType",

@@ -50,7 +50,7 @@ _WITHOUT_MEANING = re.compile(
     r"|parquet\.memory\.(?:pool\.ratio|min\.chunk\.size)"
     r"|parquet\.(?:compression|split\.files|enable\.summary-metadata|summary\.metadata\.level)"
     r"|parquet\.(?:read|write)\.support\.class"
-    # Of Spark's readers, and what the engine follows or Delta's writer does not use.
+    # Spark's readers' settings, those that the engine follows, those that Delta's writer ignores.
     r"|spark\.sql\.parquet\.(?:.*[pP]ushdown.*|.*InRead|enable.*|columnarReaderBatchSize)"
     r"|spark\.sql\.parquet\.(?:recordLevelFilter\.enabled|mergeSchema|respectSummaryFiles)"
     r"|spark\.sql\.parquet\.(?:binaryAsString|int96AsTimestamp|int96TimestampConversion)"
@@ -170,7 +170,7 @@ class Codec(NamedTuple):
     ending: str
 
 
-# By Spark's names of codecs.
+# Parquet's codecs by Spark's names for them.
 _CODECS = {
     "none": Codec("none", ".parquet"),
     "uncompressed": Codec("none", ".parquet"),

@@ -1,6 +1,6 @@
 """The JVM of a session: names, Scala collections, plans, expressions, and functions of the JVM.
 
-What is no session with Delta, no DataFrame and no name is refused here in clear sentences.
+Arguments that are not a session with Delta, a DataFrame or a name are refused here.
 
 Every method here makes a fixed number of py4j calls, or one per column or clause of a statement:
 never one per file or row. Of `Jvm.text_of`, the length of the text decides, up to 60.
@@ -498,11 +498,11 @@ def jars_with(spark: SparkSession, name: str) -> list[str]:
 
 
 def check_is_classic(spark: object) -> None:
-    """Refuse what is no session of this process's JVM.
+    """Refuse an argument that is not a session of this process's JVM.
 
     Raises:
         UnsupportedSessionError: `spark` is a session of Spark Connect.
-        StatementError: `spark` is no SparkSession.
+        StatementError: `spark` is not a SparkSession.
     """
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise errors.UnsupportedSessionError(
@@ -577,10 +577,10 @@ def check_is_data_frame(rows: object, argument: str, *, table: str, operation: s
 
 
 def check_is_path_or_name(given: object) -> None:
-    """Refuse what is no text.
+    """Refuse a table that is not given as text.
 
     Raises:
-        StatementError: It is of another type.
+        StatementError: The argument has another type.
     """
     if isinstance(given, str):
         return

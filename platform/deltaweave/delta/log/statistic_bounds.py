@@ -240,8 +240,8 @@ def _above_time(value: int) -> int:
 _UNCUT = 8  # characters; no writer truncates to fewer
 _LAST_CHARACTER = "\U0010ffff"
 _SURROGATES = range(0xD800, 0xE000)  # no characters
-# What Delta writes for bytes that are no UTF-8, which Spark does not ask of bytes that are cast to
-# a string, and orders in another place. Older releases end bounds with it, too.
+# Delta writes this for bytes that are not valid UTF-8. Spark does not check bytes that are cast to
+# a string, and orders them differently. Older releases end bounds with it, too.
 _REPLACED = "\ufffd"
 
 

@@ -473,7 +473,7 @@ ROW_FUNCTIONS = (
         xml.XPathShort xml.XPathString
         """,
     )
-    # What Spark and Delta put around assigned values.
+    # Expressions that Spark and Delta wrap around assigned values.
     | _of("org.apache.spark.sql.catalyst.expressions.objects.", "AssertNotNull")
     | _of("org.apache.spark.sql.delta.", "CheckOverflowInTableWrite")
 )

@@ -332,7 +332,7 @@ def resolve(parsed: ParsedMerge, *, skip_unchanged_updates: bool = False) -> Res
     Raises:
         TableNotFoundError: The target, or a table that the source reads, does not exist.
         NotADeltaTableError: The target is no Delta table.
-        StatementError: The plan is no MERGE, or names or types in it do not fit.
+        StatementError: The plan is not a MERGE, or names or types in it do not fit.
     """
     spark, table = parsed.spark, parsed.table
     node = analyzed(parsed)
@@ -345,7 +345,7 @@ def resolve(parsed: ParsedMerge, *, skip_unchanged_updates: bool = False) -> Res
         )
     if name != "MergeIntoCommand":
         raise errors.StatementError(
-            f"the statement is no MERGE (Spark reads it as {name}).",
+            f"the statement is not a MERGE (Spark reads it as {name}).",
             table=table,
             hint="Give a statement that starts with MERGE INTO.",
         )
@@ -433,7 +433,7 @@ def _refuse_columns_of_the_other_table(analyzed: JavaObject, table: str) -> None
 def _refuse_condition_of_another_type(
     spark: SparkSession, analyzed: JavaObject, table: str
 ) -> None:
-    """Refuse an ON condition that is no boolean in Spark's words, also where no file is scanned."""
+    """Refuse an ON condition that is not boolean in Spark's words, even if no file is scanned."""
     condition = analyzed.condition()
     if condition.dataType().simpleString() == "boolean":
         return

@@ -382,7 +382,7 @@ def target_reads(merge: ResolvedMerge, *, checks_rows: bool) -> TargetReads:
         else:
             of_source_alone.add(i)
     both = merge.attributes_of(read)
-    # Of the table's own attributes, since the others are spelled as in the statement.
+    # The table's own attributes, since the others are spelled as in the statement.
     of_target = of_table.intersect(both)
     if of_target.isEmpty():
         return TargetReads(computed)

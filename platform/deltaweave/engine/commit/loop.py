@@ -227,7 +227,7 @@ def _may_rerun(lost: Staged) -> Verdict:
         if was_cancelled(error):
             raise
         logger.warning(
-            "%s: cannot tell whether to merge again: %s", merge.table, reported_by(error)
+            "%s: it is unknown whether a rerun is safe: %s", merge.table, reported_by(error)
         )
         return no(f"it is unknown what it reads ({reported_by(error)})")
 
@@ -362,7 +362,7 @@ class _KeptSource:
             if was_cancelled(error):
                 raise
             logger.warning(
-                "%s: cannot tell what the source reads: %s", merge.table, reported_by(error)
+                "%s: it is unknown what the source reads: %s", merge.table, reported_by(error)
             )
             is_same = False
         if not is_same:

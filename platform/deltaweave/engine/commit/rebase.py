@@ -108,7 +108,7 @@ def rebase(lost: Staged, lock: TableLock) -> Staged | None:
         if was_cancelled(error):
             raise
         lock.release()
-        doubt = "%s: cannot tell what other commits changed: %s"
+        doubt = "%s: it is unknown what other commits changed: %s"
         logger.debug(doubt, table, reported_by(error), exc_info=True)
         logger.warning(doubt, table, reason_of(error))  # which quotes no row
         return None
@@ -133,7 +133,7 @@ def _check_statement(lost: Staged) -> None:
     verdict = may_rebase(transaction.table)
     _require(verdict.ok, verdict.reason)
     unknown = unknown_in_clauses(merge)
-    _require(not unknown, f"its clauses are no function of their rows alone: {', '.join(unknown)}")
+    _require(not unknown, f"its clauses depend on more than their rows: {', '.join(unknown)}")
     read = source_dependence(merge)
     _require(read.is_none, f"its source reads {read.because}")
 
@@ -185,7 +185,7 @@ def _rebased(staged: Staged, lock: TableLock) -> Staged:
     if removed_paths:
         staged = _after_moves(staged, removed_paths, added)
     elif hold_match(staged.run, staged.found.keys, added):
-        raise _MustRerunError("a file that came since may hold a row that the source matches")
+        raise _MustRerunError("an added file may hold a row that the source matches")
     return _united(staged, marked) if len(marked) else staged
 
 
@@ -201,16 +201,15 @@ def _after_moves(staged: Staged, removed_paths: Collection[str], added: FileList
     verdict = _can_follow_moves(staged, removed_paths)
     if not verdict.ok:
         raise _MustRerunError(
-            f"{counted(len(removed_paths), 'file')} with matches went away, and {verdict.reason}"
+            f"other commits removed {counted(len(removed_paths), 'file')} with matches, and "
+            f"{verdict.reason}"
         )
     scan = moved_matches(staged, staged.matched.among(removed_paths), added)
     if scan is None:
-        raise _MustRerunError(
-            "in the files that came, other rows match than in those that are gone"
-        )
+        raise _MustRerunError("other rows match in the added files than in the removed ones")
     moved = _STRATEGY_OF[staged.strategy].rebased(staged, removed_paths, scan)
     if moved is None:
-        raise _MustRerunError("a file that came has to be rewritten by Spark")
+        raise _MustRerunError("an added file has to be rewritten by Spark")
     return replace(
         moved,
         matched=staged.matched.excluding(removed_paths).and_also(scan.matched),
@@ -220,7 +219,7 @@ def _after_moves(staged: Staged, removed_paths: Collection[str], added: FileList
 
 
 def _can_follow_moves(staged: Staged, removed_paths: Collection[str]) -> Verdict:
-    """Return whether the output of files that are gone can be replaced."""
+    """Return whether the output of removed files can be replaced."""
     scan = staged.scan
     if scan is None or scan.source_identity is None:
         return no("its pairs of source rows and target rows are not kept")
@@ -242,7 +241,7 @@ def _united(staged: Staged, marked: FileList) -> Staged:
         raise _MustRerunError(f"rows of {len(marked)} scanned files were marked")
     since = RemarkedFiles(staged.candidates.among(set(marked.paths)), marked)
     if not since.only_more(newer):
-        raise _MustRerunError("rows came back in a scanned file")
+        raise _MustRerunError("rows were restored in a scanned file")
     with_matches = set(staged.matched.paths)
     shared = [path for path in marked.paths if path in with_matches]
     if not shared:

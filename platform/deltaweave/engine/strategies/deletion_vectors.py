@@ -82,7 +82,7 @@ class DeletionVectors(Strategy):
                 parts = [remaining_rows(run.transaction, scan, plan.copied), *parts]
             written = run.transaction.write(together(parts)) if parts else None
             marked = writing.result()
-        return Staged.with_vectors(run, scan, plan.removed, written, marked, plan.num_copied)
+        return Staged.with_vectors(run, scan, plan, written, marked)
 
     def can_rebase(self, staged: Staged, removed_paths: Collection[str]) -> Verdict:
         assert staged.scan is not None
@@ -91,7 +91,7 @@ class DeletionVectors(Strategy):
         if keeps_feed or updates_from_source(transaction, staged.scan) is None:
             return no("its new rows depend on the rows that they replace")
         if staged.num_copied and set(staged.removed.paths) & set(removed_paths):
-            return no("rows of a file that is gone were copied")
+            return no("rows of a removed file were copied")
         return YES
 
     def rebased(

@@ -116,7 +116,7 @@ def _stored_width(
         width = _WIDTH_OF_DECIMALS
     width *= column.num_values
     if column.physical_type == "BYTE_ARRAY":
-        # Of values that are stored one by one, their sum is known.
+        # The size of values that are stored one by one is known: their sum.
         width += column.total_uncompressed_size
     return float(width / num_rows)
 

@@ -173,7 +173,7 @@ def test_a_long_value_takes_no_stack(spark: SparkSession) -> None:
             "changes a part of name",
         ),
         (None, envelope("d", 1), "offset 0 has neither a document nor a key"),
-        (OID, {"_id": 1, "name": "x"}, "is no envelope but a flattened row"),
+        (OID, {"_id": 1, "name": "x"}, "is not an envelope but a flattened row"),
     ],
     ids=["a field of a field", "an array cut off", "without a key", "flattened"],
 )

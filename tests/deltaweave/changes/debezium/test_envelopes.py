@@ -90,7 +90,7 @@ def test_flattened_rows_are_refused_and_not_skipped(
     rows = debezium_changes(frame, schema="id INT, name STRING", **ORACLE)
     path = str(tmp_path / "t")
     with pytest.raises(
-        SourceError, match=r"t, partition 3, offset 1 is no envelope but a flattened"
+        SourceError, match=r"t, partition 3, offset 1 is not an envelope but a flattened"
     ):
         deltaweave.apply_changes(spark, path, rows, keys=["id"], **FROM_DEBEZIUM)
     assert not Table(spark, path).exists()

@@ -246,5 +246,5 @@ def test_text_that_only_mentions_the_placeholder_is_a_value(spark: SparkSession)
 @pytest.mark.parametrize("unavailable", ["", "hex:", "hex:xy"])
 def test_a_placeholder_that_is_none_is_refused(spark: SparkSession, unavailable: str) -> None:
     frame = spark.createDataFrame([("{}", 0)], "value STRING, offset BIGINT")
-    with pytest.raises(StatementError, match="is no placeholder"):
+    with pytest.raises(StatementError, match="is not a placeholder"):
         debezium_changes(frame, schema="id INT", unavailable=unavailable, **POSTGRESQL)

@@ -122,7 +122,7 @@ def compared(transaction: Transaction, conjuncts: Sequence[Equality]) -> list[Co
     for equality in conjuncts:
         name = ".".join(equality.path)
         if len(equality.path) > 1 or name not in columns:
-            raise DeclinedError(f"{name!r} is no column of the table")
+            raise DeclinedError(f"{name!r} is not a column of the table")
         column = comparable(columns[name], equality.compared_as, reading_of(transaction))
         found.append(Compared(equality, allowed(column)))
     return found

@@ -164,7 +164,7 @@ def _lookup(
     """Return a function that keeps the rows that match, of rows that were read."""
     lookup = NumberedKeys.of(keys)
     if lookup is None:
-        raise NotRewritableError("the keys are no whole numbers, or of too wide a range")
+        raise NotRewritableError("the keys are not whole numbers, or of too wide a range")
     return lambda rows: lookup.found_in(with_keys_of_log(of_log, rows))
 
 

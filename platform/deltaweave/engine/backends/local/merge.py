@@ -83,10 +83,7 @@ class LocalBackend(Backend[LocalScan]):
         if not touched:
             return Staged.untouched(run, scan, done.written)
         if marks_rows:
-            plan = found.plan
-            return Staged.with_vectors(
-                run, scan, plan.removed, done.written, done.marked, plan.num_copied
-            )
+            return Staged.with_vectors(run, scan, found.plan, done.written, done.marked)
         return Staged.copied(run, CopyInPlace.name, scan, done.written)
 
 

@@ -235,7 +235,7 @@ def _merge_eligibility(run: MergeRun, keys: SourceKeys) -> Verdict:
     kinds = {column.name: column.dataType for column in table_columns(run.transaction)}
     for equality in conjuncts:
         if not isinstance(kinds.get(equality.path[0]), _WHOLE_NUMBERS):
-            return no(f"{equality.path[0]!r} is no column of whole numbers")
+            return no(f"{equality.path[0]!r} is not a column of whole numbers")
     return YES
 
 

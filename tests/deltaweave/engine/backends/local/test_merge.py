@@ -69,7 +69,7 @@ STATEMENTS: dict[str, tuple[str, str, dict[str, str], str]] = {
     "widened": ("t.k = CAST(s.k AS BIGINT)", UPSERT, {}, ""),
     "as doubles": ("t.k = CAST(s.k AS DOUBLE)", UPSERT, {}, ""),
     "as floats": ("t.k = CAST(s.k AS FLOAT)", UPSERT, {}, ""),
-    "nested": ("t.o.x = s.o.x", UPSERT, {}, "'o.x' is no column"),
+    "nested": ("t.o.x = s.o.x", UPSERT, {}, "'o.x' is not a column"),
     "old values": (
         "t.k = s.k",
         "WHEN MATCHED THEN UPDATE SET d = t.d + s.d",

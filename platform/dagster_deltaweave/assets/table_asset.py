@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import Any, TypedDict
 
@@ -24,7 +25,7 @@ from dagster import (
 )
 
 from dagster_deltaweave.dagster_private import TableMetadataSet
-from dagster_deltaweave.io_manager import wait_of_step
+from dagster_deltaweave.io_manager import error_shown_first, wait_of_step
 from dagster_deltaweave.metadata import statement_metadata
 from dagster_deltaweave.tables import (
     MergeDeclaration,
@@ -96,9 +97,8 @@ def table_asset(
         "kinds": set(arguments["kinds"]),
         "pool": arguments["pool"] or "/".join(["merge", *key.path]),
     }
-    definition: AssetsDefinition = asset(**given)(
-        _in_order(function) if _needs_order(declaration, arguments) else function
-    )
+    waits = _needs_order(declaration, arguments)
+    definition: AssetsDefinition = asset(**given)(_in_step(function, waits=waits))
     return definition
 
 
@@ -121,8 +121,8 @@ def _needs_order(declaration: TableDeclaration, arguments: DagsterArguments) -> 
     return is_ordered and arguments.get("partitions_def") is not None
 
 
-def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the function so that the run first waits for the runs of older partitions.
+def _in_step(function: Callable[..., Any], *, waits: bool) -> Callable[..., Any]:
+    """Wrap the function so that a run shows its errors first, and may wait for older partitions.
 
     For coroutines and asynchronous generators, the run waits when their rows are stored.
     """
@@ -131,14 +131,14 @@ def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
         return function
 
     def waiting(*arguments: Any, **named: Any) -> Any:
-        _wait_for_older()
-        return function(*arguments, **named)
+        with _step(waits=waits):
+            return function(*arguments, **named)
 
     if inspect.isgeneratorfunction(function):  # Dagster takes it for one by its own kind
 
         def waiting(*arguments: Any, **named: Any) -> Any:
-            _wait_for_older()
-            return (yield from function(*arguments, **named))
+            with _step(waits=waits):
+                return (yield from function(*arguments, **named))
 
     # Dagster's links to code, and tracebacks, then show the function instead of this one.
     of_it = function.__code__
@@ -148,10 +148,13 @@ def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
     return wraps(function)(waiting)
 
 
-def _wait_for_older() -> None:
-    try:
+@contextmanager
+def _step(*, waits: bool) -> Iterator[None]:
+    context = step = None
+    with suppress(DagsterError):  # called without a run, as unit tests do
         context = AssetExecutionContext.get()
         step = context.op_execution_context.get_step_execution_context()
-    except DagsterError:  # called without a run, as unit tests do
-        return
-    wait_of_step(step)
+    with error_shown_first(context):
+        if step is not None and waits:
+            wait_of_step(step)
+        yield

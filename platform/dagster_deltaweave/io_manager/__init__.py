@@ -22,7 +22,11 @@ from dagster_deltaweave.io_manager.change_events import STREAM_TAG, StreamRun, o
 from dagster_deltaweave.io_manager.delta_io_manager import DeltaTableResource, SparkDeltaIOManager
 from dagster_deltaweave.io_manager.frames import TypeHandler
 from dagster_deltaweave.io_manager.output import Recording
-from dagster_deltaweave.io_manager.step_attempts import retry_run_if_transient, wait_of_step
+from dagster_deltaweave.io_manager.step_attempts import (
+    error_shown_first,
+    retry_run_if_transient,
+    wait_of_step,
+)
 
 __all__ = [
     "STREAM_TAG",
@@ -31,6 +35,7 @@ __all__ = [
     "SparkDeltaIOManager",
     "StreamRun",
     "TypeHandler",
+    "error_shown_first",
     "observe_pending",
     "retry_run_if_transient",
     "wait_of_step",

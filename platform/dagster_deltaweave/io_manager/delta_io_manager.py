@@ -42,6 +42,7 @@ from dagster_deltaweave.io_manager.output import (
 from dagster_deltaweave.io_manager.step_attempts import (
     StepAttempt,
     attempt_of_step,
+    error_shown_first,
     retry_run_if_transient,
     wait_before_inputs,
 )
@@ -283,6 +284,10 @@ class SparkDeltaIOManager(ConfigurableIOManager):
 
     def handle_output(self, context: OutputContext, obj: object) -> None:
         """Store what the asset function returned, and record the result."""
+        with error_shown_first(context):
+            self._handle_output(context, obj)
+
+    def _handle_output(self, context: OutputContext, obj: object) -> None:
         if not context.has_asset_key:
             self._of_ops.keep(context, obj)
             return
@@ -334,12 +339,13 @@ class SparkDeltaIOManager(ConfigurableIOManager):
 
     def load_input(self, context: InputContext) -> Any:
         """Load the upstream asset's table, its partitions, or what changed, as the input asks."""
-        wait_before_inputs(context)
-        if not context.has_asset_key:
-            return self._of_ops.load(context)
-        if within := self._of_ops.in_graph(context):
-            return within[0]
-        return load_input(context, self.locator, self.type_handlers())
+        with error_shown_first(context):
+            wait_before_inputs(context)
+            if not context.has_asset_key:
+                return self._of_ops.load(context)
+            if within := self._of_ops.in_graph(context):
+                return within[0]
+            return load_input(context, self.locator, self.type_handlers())
 
 
 class DeltaTableResource(ConfigurableResource["DeltaTableResource"]):

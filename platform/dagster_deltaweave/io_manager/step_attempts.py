@@ -6,13 +6,17 @@ so a step that has waited may be tried again as often as any other.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dagster import (
+    AssetExecutionContext,
+    DagsterError,
     DagsterEventType,
     DagsterInvariantViolationError,
+    DagsterUserCodeExecutionError,
     InputContext,
     OpDefinition,
     RetryRequested,
@@ -61,6 +65,53 @@ def retry_run_if_transient(retries: int, context: OutputContext | None = None) -
             # Dagster shows the error below the stack trace of its own, folded.
             context.log.error(str(error))
         raise
+
+
+@contextmanager
+def error_shown_first(
+    context: InputContext | OutputContext | AssetExecutionContext | None,
+) -> Iterator[None]:
+    """Let the events of a failed step begin with the sentences of the error that ends it.
+
+    Else Dagster puts an error of its own before it, whose stack trace fills the last row of a run's
+    page. What Dagster retries, and what a caller of `materialize` catches, stays as it is.
+
+    `context`: that of the step; without a run, errors stay as they are.
+    """
+    try:
+        yield
+    except (DeltaweaveError, RetryRequested) as raised:
+        step = _step_of(context)
+        error = raised.__cause__ if isinstance(raised, RetryRequested) else raised
+        is_shown = isinstance(error, DagsterUserCodeExecutionError)
+        if step is None or is_shown or not isinstance(error, DeltaweaveError):
+            raise
+        retry = raised if isinstance(raised, RetryRequested) else step.op_retry_policy
+        if retry is not None:
+            is_last = step.retry_mode.disabled or step.previous_attempt_count >= retry.max_retries
+            if step.raise_on_error or not is_last:
+                raise
+        raise _shown(error) from error
+
+
+def _step_of(context: Any) -> Any:
+    """Return the context of the step that runs; None outside of a run."""
+    try:
+        if isinstance(context, AssetExecutionContext):
+            return context.op_execution_context.get_step_execution_context()
+        return None if context is None else context.step_context
+    except DagsterError:
+        return None
+
+
+def _shown(error: DeltaweaveError) -> DeltaweaveError:
+    """Return the error as one that Dagster passes on as it is; `except` catches it as before."""
+    kind = type(error)
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    of_both = type(kind.__name__, (kind, DagsterUserCodeExecutionError), names)
+    shown: DeltaweaveError = BaseException.__new__(of_both, *error.args)
+    vars(shown).update(vars(error), user_exception=error, original_exc_info=sys.exc_info())
+    return shown
 
 
 class StepWait(NamedTuple):

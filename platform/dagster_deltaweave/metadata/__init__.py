@@ -20,6 +20,7 @@ from dagster_deltaweave.metadata.metadata_entries import (
     in_order,
     statement_metadata,
     table_metadata,
+    version_entry,
     warnings_metadata,
 )
 
@@ -34,5 +35,6 @@ __all__ = [
     "record_write",
     "statement_metadata",
     "table_metadata",
+    "version_entry",
     "warnings_metadata",
 ]

@@ -201,7 +201,9 @@ def inspect(  # noqa: PLR0913 - options of the command
     table: TableName,
     key: Annotated[
         list[str],
-        typer.Option(help="A column whose ranges in the files are compared; repeatable."),
+        typer.Option(
+            help="A column whose ranges in the files are compared; repeatable.", metavar="COLUMN"
+        ),
     ] = [],  # noqa: B006  # typer reads it and hands on a list of its own
     small: Annotated[
         float, typer.Option(help="Files below this many MiB count as small.", min=0)
@@ -372,6 +374,9 @@ def history(
         plot_merges([_as_json(merge) for merge in merges], table, plot)
     if json:
         print_json([_as_json(merge) for merge in merges])
+        return
+    if not merges:
+        typer.echo(f"No merge is in the history of {table}.", err=True)
         return
     shown = Shown("version", box=SIMPLE_HEAD, padding=0)
     shown.add_column("time", no_wrap=True)

@@ -198,7 +198,7 @@ _OF_A_SESSION: dict[str, Callable[[SparkSession], str]] = {
     "Spark's UI": _user_interface,
 }
 
-warm = typer.Typer(no_args_is_help=True, help="The Spark drivers that stay between runs.")
+warm = typer.Typer(no_args_is_help=True)
 
 _SECONDS_FOR_AN_ANSWER = 20
 
@@ -208,14 +208,14 @@ def _warm() -> None:
     """Control the Spark drivers that stay between runs."""
 
 
-@warm.command("stop")
+@warm.command("stop", epilog="Example: deltaweave warm stop")
 def stop(
     force: Annotated[
         bool,
         typer.Option("--force", help="Also those that runs use: these runs then fail.", metavar=""),
     ] = False,
 ) -> None:
-    """End the warm drivers of this user on this machine; ends with 1 if one is in use."""
+    """End the warm drivers of this user on this machine; exit with 1 if one is in use."""
     try:
         drivers = stop_drivers(also_in_use=force)
     except WarmDriverError as error:

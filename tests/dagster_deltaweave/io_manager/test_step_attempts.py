@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from dagster import (
+    DagsterEventType,
     DagsterInstance,
+    ExecuteInProcessResult,
     InputContext,
     IOManager,
     OutputContext,
+    RetryPolicy,
     asset,
     materialize,
 )
+from dagster._core.errors import DagsterMaxRetriesExceededError
 
-from dagster_deltaweave.io_manager import retry_run_if_transient, step_attempts
-from deltaweave.errors import CommitConflictError, DeltaweaveError, StatementError
+from dagster_deltaweave import SparkDeltaIOManager, SparkResource, merge_asset
+from dagster_deltaweave.io_manager import error_shown_first, retry_run_if_transient, step_attempts
+from deltaweave.errors import (
+    AmbiguousMatchError,
+    CommitConflictError,
+    DeltaweaveError,
+    StatementError,
+    Terminal,
+)
 
 
 class Failing(IOManager):
@@ -66,3 +78,72 @@ def test_an_error_is_logged_only_when_the_last_attempt_fails(
     monkeypatch.setattr(step_attempts, "_SECONDS_BEFORE_RETRY", 0)
     lost = CommitConflictError("another commit won.", table="orders")
     assert errors_of(lost) == [str(lost)]
+
+
+def first_messages(done: ExecuteInProcessResult, instance: DagsterInstance) -> list[str]:
+    """What the rows of the step's failure and of the run's begin with."""
+    [of_step] = done.filter_events(lambda each: each.is_step_failure)
+    [of_run] = instance.all_logs(done.run_id, of_type=DagsterEventType.RUN_FAILURE)
+    data = of_run.get_dagster_event().job_failure_data
+    first = data.first_step_failure_event.step_failure_data
+    return [each.error.message for each in (of_step.step_failure_data, first)]
+
+
+START = "deltaweave.errors.StatementError: "
+WRONG = StatementError("there is no column x.", table="orders")
+
+
+def wrong_function() -> Any:
+    raise WRONG
+
+
+def wrong_generator() -> Iterator[Any]:
+    raise WRONG
+    yield
+
+
+def wrong_output() -> Any:
+    return 1
+
+
+@pytest.mark.parametrize("function", [wrong_function, wrong_generator, wrong_output])
+@pytest.mark.parametrize("retry_policy", [None, RetryPolicy(max_retries=1)])
+def test_a_failed_run_begins_with_the_sentence_that_matters(
+    retry_policy: RetryPolicy | None, function: Callable[[], Any]
+) -> None:
+    orders = merge_asset(keys=["id"], name="orders", retry_policy=retry_policy)(function)
+    lake = SparkDeltaIOManager(root="/lake", spark=SparkResource())
+    run: dict[str, Any] = {
+        "resources": {"io_manager": lake},
+        "tags": {"deltaweave/retries": "many"} if function is wrong_output else {},
+    }
+    with DagsterInstance.ephemeral() as instance:
+        done = materialize([orders], instance=instance, raise_on_error=False, **run)
+        messages = first_messages(done, instance)
+    assert [each.startswith(START) for each in messages] == [True, True], messages
+    attempts = done.filter_events(lambda each: each.event_type_value == "STEP_UP_FOR_RETRY")
+    assert len(attempts) == (retry_policy is not None)
+
+    # What a caller catches is Dagster's as before.
+    caught = StatementError if retry_policy is None else DagsterMaxRetriesExceededError
+    with pytest.raises(caught) as failed:
+        materialize([orders], **run)
+    assert retry_policy or type(failed.value) is StatementError
+
+
+def test_an_error_that_is_shown_first_is_what_it_was() -> None:
+    @asset
+    def orders() -> Any: ...
+
+    class Shows(Failing):
+        def handle_output(self, context: OutputContext, obj: Any) -> None:
+            with pytest.raises(AmbiguousMatchError) as caught, error_shown_first(context):
+                super().handle_output(context, obj)
+            shown.append(caught.value)
+
+    wrong = AmbiguousMatchError("two rows match.", [{"id": 1, "matches": 2}], table="orders")
+    shown: list[AmbiguousMatchError] = []
+    materialize([orders], resources={"io_manager": Shows(wrong)})
+    [error] = shown
+    assert isinstance(error, Terminal)
+    assert (str(error), error.keys, error.__cause__) == (str(wrong), wrong.keys, wrong)

@@ -36,6 +36,15 @@ def test_a_command_shows_an_example_that_its_arguments_take(name: str) -> None:
     known.make_context(name, arguments, parent=context)
 
 
+def test_the_command_of_a_group_shows_an_example() -> None:
+    assert "Example: deltaweave warm stop" in shown("warm", "stop", "--help")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_value_has_a_name_and_not_a_type_of_python(name: str) -> None:
+    assert "list[" not in shown(name, "--help")
+
+
 @pytest.mark.parametrize("arguments", [[], *([name] for name in COMMANDS), ["warm", "stop"]])
 def test_a_flag_does_not_look_as_if_it_took_a_value(arguments: list[str]) -> None:
     lines = shown(*arguments, "--help").splitlines()

@@ -88,6 +88,13 @@ def test_files_rows_and_ranges_are_read_from_the_log(table: Path, checkpoint: bo
     assert facts["version"] == DeltaTable(table).version()
 
 
+def test_a_history_without_merges_says_so(table: Path) -> None:
+    result = run("history", table)
+    assert result.stderr == f"No merge is in the history of {table}.\n"
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert json.loads(run("history", table, "--json").stdout) == []
+
+
 def test_an_inspection_and_an_error_start_no_jvm(table: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from deltaweave.cli import app; app(sys.argv[1:], standalone_mode=False);"

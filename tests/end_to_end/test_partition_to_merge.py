@@ -183,6 +183,7 @@ def test_a_landed_partition_is_merged_and_shown(
         "merge/rows_deleted": 1,
         "merge/rows_inserted": 1,
         "merge/source_rows_unaffected": 0,
+        "merge/rows_copied": 0,
         "merge/strategy": "deletion-vectors",
     }
     metadata = daemon.metadata(WEB_RETURNS)

@@ -40,7 +40,7 @@ from dagster_deltaweave.io_manager import (
     retry_run_if_transient,
 )
 from dagster_deltaweave.logs import pending_changes
-from dagster_deltaweave.metadata import keep_view_fresh, table_metadata, version_entry
+from dagster_deltaweave.metadata import keep_view_fresh, table_metadata
 from dagster_deltaweave.spark import tag_commits_with_run
 from dagster_deltaweave.tables import (
     IdempotentBy,
@@ -154,7 +154,7 @@ def _rematerialize(
     if purged:
         metadata["rematerialize/purged_batch"] = MetadataValue.int(purged["batch"])
     if version is not None:
-        metadata["rematerialize/version"] = version_entry(version)
+        metadata["rematerialize/version"] = MetadataValue.int(version)
     pending = after.attempt("what is pending", lambda: observe_pending(context, declaration, at))
     merged = after.attempt("the data version", lambda: {"batch": str(table.merged_batch())})
     if merged:

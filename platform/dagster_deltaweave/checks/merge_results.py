@@ -212,7 +212,7 @@ def _run_before(instance: DagsterInstance, key: AssetKey, judged: JudgedRun) -> 
 
 
 def _order(run: JudgedRun) -> tuple[int, int]:
-    return int(run.values.get(TABLE_VERSION, -1)), run.storage_id
+    return run.values.get(TABLE_VERSION, -1), run.storage_id
 
 
 def _row_count(

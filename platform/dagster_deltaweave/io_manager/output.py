@@ -332,5 +332,4 @@ def _metadata_as_recorded(table: Table, recorded: Mapping[str, Any]) -> Mapping[
     """Return the metadata of the recorded version; of the newest version if none was recorded."""
     if not table.exists():  # a first batch without events creates no table
         return {}
-    version = recorded.get(TABLE_VERSION)
-    return table_metadata(table, None if version is None else int(version.value))
+    return table_metadata(table, recorded.get(TABLE_VERSION))

@@ -20,7 +20,6 @@ from dagster_deltaweave.metadata.metadata_entries import (
     in_order,
     statement_metadata,
     table_metadata,
-    version_entry,
     warnings_metadata,
 )
 
@@ -35,6 +34,5 @@ __all__ = [
     "record_write",
     "statement_metadata",
     "table_metadata",
-    "version_entry",
     "warnings_metadata",
 ]

@@ -31,11 +31,7 @@ from dagster_deltaweave.dagster_private import (
 )
 from dagster_deltaweave.logs import last_change
 from dagster_deltaweave.metadata import metadata_entries
-from dagster_deltaweave.metadata.metadata_entries import (
-    merge_observation,
-    statement_metadata,
-    version_entry,
-)
+from dagster_deltaweave.metadata.metadata_entries import merge_observation, statement_metadata
 from dagster_deltaweave.tables import MergeOnReadDeclaration, table_location
 from deltaweave.errors import DeltaweaveError
 from deltaweave.identifiers import quoted, table_name
@@ -198,7 +194,7 @@ def record_merge(
         **metadata_entries.merge_metadata(result, unused),
         **({"merge/retries": MetadataValue.int(retries)} if retries else {}),
         **(metadata_entries.touched_metadata(applied) if applied else {}),
-        metadata_entries.TABLE_VERSION: version_entry(described),
+        metadata_entries.TABLE_VERSION: described,
         **_lineage_metadata(output, statement),
         **(statement_metadata(text) if text else {}),
         **(metadata_entries.plan_metadata(plan) if plan else {}),
@@ -246,9 +242,7 @@ def record_write(
     if of_one:
         counted = written.metrics["numOutputRows"] - written.metrics.get("numCopiedRows", 0)
     return {
-        metadata_entries.TABLE_VERSION: version_entry(
-            _record_version(context, output.table, written.version)
-        ),
+        metadata_entries.TABLE_VERSION: _record_version(context, output.table, written.version),
         **metadata,
         **TableMetadataSet(partition_row_count=counted),
     }

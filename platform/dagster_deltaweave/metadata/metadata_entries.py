@@ -273,7 +273,7 @@ METRICS = "merge/metrics"
 """Metadata key of the table of numbers that have no plot."""
 
 _OF_BY_SOURCE = ("merge/by_source_rows_updated", "merge/by_source_rows_deleted")
-_PLOTTED = frozenset({*_FIRST, "merge/source_rows", *_OF_BY_SOURCE})
+_PLOTTED = frozenset({*_FIRST, "merge/source_rows", "merge/rows_copied", *_OF_BY_SOURCE})
 _OF_CHANGE_FEED = ("merge/change_files_added", "merge/change_bytes_added")
 _OF_VECTORS = (
     "merge/deletion_vectors_added",
@@ -310,11 +310,6 @@ def in_order(of_run: Mapping[str, object], of_table: Mapping[str, object]) -> di
     every = {**of_run, **of_table, **of_run}
     first = {key: every[key] for key in _FIRST if key in every}
     return {**first, **every}
-
-
-def version_entry(version: int) -> MetadataValue:
-    """Return a version as a text: Dagster plots each number, and nobody follows this one."""
-    return MetadataValue.text(str(version))
 
 
 def always_zero(table: Table, statement: str | None) -> set[str]:
@@ -393,7 +388,7 @@ def merge_metadata(result: MergeResult, unused: Collection[str] = ()) -> dict[st
             result.num_source_rows_unaffected
         )
     if result.version is not None:
-        metadata["merge/version"] = version_entry(result.version)
+        metadata["merge/version"] = MetadataValue.int(result.version)
     return metadata
 
 
@@ -432,7 +427,7 @@ def write_metadata(
     if result.version is None:
         metadata["write/mode"] = MetadataValue.text(_ALREADY_APPLIED)
     else:
-        metadata["write/version"] = version_entry(result.version)
+        metadata["write/version"] = MetadataValue.int(result.version)
     if predicate is not None:
         metadata["write/replaced_where"] = MetadataValue.text(predicate)
     return metadata
@@ -467,7 +462,7 @@ def table_metadata(table: Table, version: int | None = None) -> dict[str, object
             storage_kind="deltalake",
         ),
         **UriMetadataSet(uri=table.location()),
-        TABLE_VERSION: version_entry(snapshot.version),
+        TABLE_VERSION: MetadataValue.int(snapshot.version),
         TABLE_ID: MetadataValue.text(snapshot.id),
     }
 

@@ -85,7 +85,7 @@ def test_a_materialization_has_dagsters_table_metadata_and_merge_metrics(
     assert values["dagster/row_count"] == 3
     # How many rows of the table are the partition's, nobody counted: the source's are no answer.
     assert "dagster/partition_row_count" not in values
-    assert (values["table/version"], values["table/id"]) == (str(target.version()), target.id())
+    assert (values["table/version"], values["table/id"]) == (target.version(), target.id())
     assert values["dagster/table_name"] == f"delta.`{target.path_or_name}`"
     assert values["dagster/uri"] == target.location()
     assert values["dagster/storage_kind"] == "deltalake"
@@ -96,7 +96,7 @@ def test_a_materialization_has_dagsters_table_metadata_and_merge_metrics(
     ]
     [detail] = target.spark.sql(f"DESCRIBE DETAIL delta.`{target.path_or_name}`").collect()
     assert detail.description == "Who buys."
-    assert values["merge/version"] == str(target.version())
+    assert values["merge/version"] == target.version()
     assert values["merge/strategy"] == "copy-on-write"
     assert "ON t.`id` = s.`id`" in values["merge/statement"]
     expected = {
@@ -178,20 +178,21 @@ def test_what_matters_comes_first_and_has_the_plots(merged: ExecuteInProcessResu
     unused = "vectors|change_|by_source|attempts|redone|retries|spark_ui"
     assert [key for key in [*values, *numbers] if re.search(unused, key)] == []
     plotted = {key for key, value in values.items() if isinstance(value, (int, float))}
-    assert plotted == {
-        "dagster/row_count",
+    assert {key for key in plotted if key.startswith("merge/")} == {
         "merge/rows_updated",
         "merge/rows_inserted",
         "merge/rows_deleted",
+        "merge/rows_copied",
         "merge/source_rows",
         "merge/source_rows_unaffected",
         "merge/files_skipped",
         "merge/files_removed",
         "merge/seconds",
         "merge/write_amplification",
+        "merge/version",
     }
     every = {**values, **numbers}
-    counts = [key for key in MERGE_COUNTS if key in every]
+    counts = [key for key in [*MERGE_COUNTS, "merge/version"] if key in every]
     assert all(type(every[key]) is int for key in counts)
     assert all(type(numbers[key]) is float for key in PHASE_TIMES)
     assert values["merge/seconds"] >= numbers["merge/rewrite_seconds"] > 0

@@ -17,7 +17,7 @@ from dagster_deltaweave import SparkDeltaIOManager, SparkResource
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
 
-# Of the Hadoop release that pyspark 4.2.0 ships; it brings the bundle of the AWS SDK it was
+# From the Hadoop release that pyspark 4.2.0 ships; it brings the bundle of the AWS SDK it was
 # built with.
 S3A_PACKAGE = "org.apache.hadoop:hadoop-aws:3.5.0"
 

@@ -18,6 +18,7 @@ RULES = WORDS["rules"]((ROOT / ".ci" / "words.txt").read_text())
         ("module.py", '"""The file is written anew."""\n', [1]),
         ("module.py", 'x = f"made anew: {x}"  # of which one\n', [1, 1]),
         ("module.py", '"""Title.\n\nAll but\nfor one.\n"""\n', [3]),  # over the end of a line
+        ("module.py", "# All but\n# for one.\nx = 1  # Of one.\n", [1, 3]),  # nor of a comment's
         ("module.py", "anew = starts.anew\n", []),  # names are no prose
         ("page.md", "Rows, most of which match, have not been read.\n", []),
         ("page.md", "A column that the table has not.\n\nSo it does.\n", [1, 3]),

@@ -260,11 +260,10 @@ def merge_output(
 ) -> MergeResult:
     """Run the declared statement over a temporary view of the changes."""
     changes, lease = output.rows, lease or Lease(None, -1)
-    statement = _statement_over(output.table, declaration, changes)
-    with _hinting_at_declaration(declaration, statement), _view(changes) as view:
+    with _declared_statement(output.table, declaration, changes) as statement:
         return deltaweave.merge(
             changes.sparkSession,
-            statement(view),
+            statement,
             idempotency=ids.single,
             applied_before=ids.before,
             lease=replace(lease, marks={**lease.marks, **recorded}),
@@ -282,18 +281,22 @@ def _statement_over(
 
 def _explained(table: Table, declaration: MergeDeclaration, changes: DataFrame) -> MergePlan:
     """Explain what the declared statement is expected to do."""
-    statement = _statement_over(table, declaration, changes)
-    with _hinting_at_declaration(declaration, statement), _view(changes) as view:
-        return deltaweave.explain(changes.sparkSession, statement(view))
+    with _declared_statement(table, declaration, changes) as statement:
+        return deltaweave.explain(changes.sparkSession, statement)
 
 
 @contextmanager
-def _hinting_at_declaration(
-    declaration: MergeDeclaration, statement: Callable[[str], str]
-) -> Iterator[None]:
-    """Name in errors of a generated statement the arguments that its author wrote."""
+def _declared_statement(
+    table: Table, declaration: MergeDeclaration, changes: DataFrame
+) -> Iterator[str]:
+    """Yield the declared statement over a temporary view of the changes.
+
+    Errors of a generated statement name the arguments that its author wrote.
+    """
+    statement = _statement_over(table, declaration, changes)
     try:
-        yield
+        with _view(changes) as view:
+            yield statement(view)
     except StatementError as error:
         if declaration.merge_text is None and error.hint == CORRECT_STATEMENT:
             error.restate(

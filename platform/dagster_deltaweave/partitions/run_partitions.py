@@ -141,7 +141,7 @@ def by_run(run_id: str, value: str = "") -> str:
 
 
 def wrote(run: DagsterRun, tag: str) -> bool:
-    """Tell whether the run itself has written the tag."""
+    """Return whether the run itself has written the tag."""
     value = written_tag(run.tags, tag) or ""
     # Earlier releases did not name the run, and a retry may have such a tag of the run before.
     is_unnamed = value and "(run " not in value and run.parent_run_id is None
@@ -208,7 +208,7 @@ def output_is_full_refresh(context: OutputContext) -> bool:
 
 
 def covers_all_partitions(context: OutputContext, keys: Sequence[str]) -> bool:
-    """Tell whether these are all partitions of the asset; also true if it has none.
+    """Return whether these are all partitions of the asset; also true if it has none.
 
     A window that has opened since the run was created has no rows until a run materializes it.
     """
@@ -358,7 +358,7 @@ def unmerged_attempts(instance: DagsterInstance, asset: AssetKey) -> list[Unmerg
 
 
 Materializes = Callable[[PartitionBackfill], bool]
-"""Tells whether the job of a backfill materializes the asset in question."""
+"""Decides whether the job of a backfill materializes the asset in question."""
 
 
 def backfills_in_progress(instance: DagsterInstance) -> Sequence[PartitionBackfill]:

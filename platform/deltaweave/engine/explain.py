@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deltaweave._validation import Verdict, counted
+from deltaweave._validation import Verdict, counted, no
 from deltaweave.delta.commit import Transaction, transaction_on
 from deltaweave.delta.jvm import own_session, translated
 from deltaweave.delta.log import FileList
 from deltaweave.delta.statement import ResolvedMerge, by_source_predicate
 from deltaweave.engine import limits
 from deltaweave.engine.backends import (
+    DeclinedError,
     file_eligibility,
     local_choice,
     local_eligibility,
@@ -131,8 +132,7 @@ def _join(run: MergeRun, keys: SourceKeys) -> str:
 def _plan(run: MergeRun, keys: SourceKeys, considered: FileList, scanned: FileList) -> MergePlan:
     merge, source, table = run.statement, run.source, run.transaction.table
     choice = choose_strategy(run)
-    eligible = local_eligibility(run, choice.strategy)
-    local = eligible if isinstance(eligible, Verdict) else file_eligibility(scanned)
+    local = _local_verdict(run, choice.strategy, scanned)
     if local.ok:
         choice = local_choice(choice)
     strategy, touched = choice.strategy, 0
@@ -158,6 +158,15 @@ def _plan(run: MergeRun, keys: SourceKeys, considered: FileList, scanned: FileLi
         write_amplification=amplification,
         advice=_advice(run.transaction, keys, considered, scanned, amplification),
     )
+
+
+def _local_verdict(run: MergeRun, strategy: Strategy, candidates: FileList) -> Verdict:
+    """Return whether the local backend is expected to do the merge."""
+    try:
+        local_eligibility(run, strategy)
+    except DeclinedError as declined:
+        return no(str(declined))
+    return file_eligibility(candidates)
 
 
 def _index_asked(transaction: Transaction, keys: SourceKeys) -> str:

@@ -10,10 +10,11 @@ Files in which no clause takes a row are not touched, even if rows in them match
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+import operator
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -254,6 +255,36 @@ def _with_source_row(pairs: pyarrow.Table) -> pyarrow.Table:
     return pairs.filter(pc.is_valid(pairs[SOURCE_ROW]))
 
 
+class _Count(NamedTuple):
+    """A count of the rows whose column compares so with a number.
+
+    Attributes:
+        comparison: A name in `_COMPARISONS`, which is that of a function of `pyarrow.compute`.
+    """
+
+    name: str
+    column: str
+    comparison: str
+    number: int
+
+
+_COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "equal": operator.eq,
+    "not_equal": operator.ne,
+    "greater": operator.gt,
+}
+
+
+def _counts(num_clauses: int) -> list[_Count]:
+    """Return what `Pairs.counts_per_file` counts, by Spark and on the driver."""
+    return [
+        _Count("matched", MATCHES, "greater", 0),
+        _Count("ambiguous", MATCHES, "greater", 1),
+        _Count("changed", CLAUSE, "not_equal", NO_CLAUSE),
+        *[_Count(f"clause_{i}", CLAUSE, "equal", i) for i in range(num_clauses)],
+    ]
+
+
 def count_pairs(pairs: DataFrame, num_clauses: int, *, one_each: bool) -> pyarrow.Table:
     """Count pairs by Spark; see `Pairs.counts_per_file`."""
     of_source = {INSERTABLE: F.count_if(INSERTABLE)} if INSERTABLE in pairs.columns else {}
@@ -268,10 +299,10 @@ def count_pairs(pairs: DataFrame, num_clauses: int, *, one_each: bool) -> pyarro
         of_source = {name: F.sum(name) for name in of_source}
     of_rows = [
         F.sum(MATCHES).alias("pairs"),
-        F.count_if(F.col(MATCHES) > 0).alias("matched"),
-        F.count_if(F.col(MATCHES) > 1).alias("ambiguous"),
-        F.count_if(F.col(CLAUSE) != NO_CLAUSE).alias("changed"),
-        *[F.count_if(F.col(CLAUSE) == i).alias(f"clause_{i}") for i in range(num_clauses)],
+        *[
+            F.count_if(_COMPARISONS[comparison](F.col(of), number)).alias(name)
+            for name, of, comparison, number in _counts(num_clauses)
+        ],
         *[count.alias("insertable") for count in of_source.values()],
     ]
     return collected(grouped(rows, [FILE], of_rows))
@@ -291,13 +322,9 @@ def count_locally(pairs: pyarrow.Table, num_clauses: int, *, one_each: bool) -> 
             .aggregate([(CLAUSE, "max"), *[(name, "sum") for name in sums]])
             .rename_columns({f"{CLAUSE}_max": CLAUSE, **{f"{name}_sum": name for name in sums}})
         )
-    matches, clause = pairs[MATCHES], pairs[CLAUSE]
-    columns = {
-        "pairs": matches,
-        "matched": pc.greater(matches, 0).cast("int64"),
-        "ambiguous": pc.greater(matches, 1).cast("int64"),
-        "changed": pc.not_equal(clause, NO_CLAUSE).cast("int64"),
-        **{f"clause_{i}": pc.equal(clause, i).cast("int64") for i in range(num_clauses)},
+    columns = {"pairs": pairs[MATCHES]} | {
+        name: getattr(pc, comparison)(pairs[of], number).cast("int64")
+        for name, of, comparison, number in _counts(num_clauses)
     }
     if of_source:
         columns["insertable"] = pairs[INSERTABLE].cast("int64")

@@ -108,7 +108,7 @@ def replacement_shown(
         except TableReplacedError as replaced:
             raise replaced from error
         except Exception as unknown:
-            logger.debug("%s: cannot tell whether it was replaced: %s", table, reported_by(unknown))
+            logger.debug("%s: was it replaced? It is unknown: %s", table, reported_by(unknown))
         raise
 
 

@@ -69,7 +69,7 @@ def spark_schema(spark: SparkSession, java_schema: JavaObject, *, columns: int =
 
 
 def is_padded(column: StructField) -> bool:
-    """Tell whether Spark pads a column, or a part of it, when it reads files without the blanks."""
+    """Return whether Spark pads a column, or a part of it, on reading files without blanks."""
     return re.search(r"\bchar\(", column.metadata.get(OF_LIMITED_LENGTH, "")) is not None
 
 
@@ -182,7 +182,7 @@ def conjuncts(expression: Expression) -> list[JavaObject]:
 
 
 def asks_for_current(spark: SparkSession, plan: Plan) -> bool:
-    """Tell whether each query of a plan looks up the current time, user, catalog or schema."""
+    """Return whether each query of a plan looks up the current time, user, catalog or schema."""
 
     def make() -> JavaObject:
         return Jvm.of(spark).catalyst.trees.TreePattern.CURRENT_LIKE()

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from deltaweave.engine.commit.loop import CommitLoop, merge_result
+from deltaweave.engine.commit.loop import CommitLoop
 
-__all__ = ["CommitLoop", "merge_result"]
+__all__ = ["CommitLoop"]

@@ -21,7 +21,9 @@ from deltaweave.delta.commit import (
     AfterCommit,
     Committed,
     TableLock,
+    check_since_analysis,
     is_same_table,
+    transaction_on,
 )
 from deltaweave.delta.jvm import (
     delta_message,
@@ -35,10 +37,17 @@ from deltaweave.delta.scan import clauses_dependence, source_dependence
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine.attempts import attempts_at_a_merge, wait_after_losses, was_cancelled
 from deltaweave.engine.commit.rebase import rebase
-from deltaweave.engine.merge_run import MergeSettings, Preconditions
+from deltaweave.engine.merge_run import MergeRun, MergeSettings, Preconditions
 from deltaweave.engine.prune import index_new_files, stored_index
-from deltaweave.engine.report import MergeMetrics, MergeResult, StrategyName, TouchedFiles, notify
-from deltaweave.engine.source import PreparedSource, prepared_source
+from deltaweave.engine.report import (
+    MergeMetrics,
+    MergeResult,
+    Phases,
+    StrategyName,
+    TouchedFiles,
+    notify,
+)
+from deltaweave.engine.source import PreparedSource, check_same_source, prepared_source
 from deltaweave.engine.staged import Staged, merge_metrics, num_unaffected
 from deltaweave.errors import CommitConflictError, SourceLostError, TableReplacedError
 
@@ -72,18 +81,17 @@ class CommitLoop:
     """The runs of one merge, and their commits.
 
     Args:
-        phases: Runs the phases of the statement once, with the number of the attempt to keep its
-            source; it calls `source`, then `commit`.
+        write: Finds what changes, and writes it: the phases between source and commit.
     """
 
     def __init__(
         self,
-        phases: Callable[[CommitLoop, ResolvedMerge, int], MergeResult],
+        write: Callable[[MergeRun], Staged],
         preconditions: Preconditions,
         settings: MergeSettings,
     ) -> None:
-        self.preconditions, self.settings = preconditions, settings
-        self._phases, self._source = phases, _KeptSource()
+        self._write, self._preconditions, self._settings = write, preconditions, settings
+        self._source = _KeptSource()
         self._commits = self._lost_runs = self._files_redone = 0
         self._may_rerun = False
 
@@ -102,10 +110,6 @@ class CommitLoop:
                     result = self._with_source(replace(statement))
         return replace(result, commit_attempts=self._commits, files_redone=self._files_redone)
 
-    def source(self, statement: ResolvedMerge, attempt: int) -> PreparedSource:
-        """Return the source; prepare it the first time (see `prepared_source`)."""
-        return self._source.prepared(statement, attempt)
-
     def commit(self, staged: Staged) -> MergeCommit:
         """Commit the output, unless nothing changed and there is no transaction id to keep.
 
@@ -119,7 +123,7 @@ class CommitLoop:
         commit = MergeCommit(staged, staged, metrics, num_unaffected(staged, metrics))
         notify("MERGE operation - committing")
         started = time.perf_counter()
-        must_commit = self.preconditions.must_commit or staged.run.transaction.changes_metadata
+        must_commit = self._preconditions.must_commit or staged.run.transaction.changes_metadata
         if not staged.changes_table and not must_commit:
             logger.info("%s: nothing changed, nothing committed", staged.run.table)
             return commit
@@ -145,7 +149,7 @@ class CommitLoop:
                     number = attempt.retry_state.attempt_number
                     if number > 1:
                         self._source.drop()
-                    result = self._phases(self, statement, number)
+                    result = self._attempt(statement, number)
         except SourceLostError as lost:
             message = delta_message(statement.spark, "sourceMaterializationFailedRepeatedlyInMerge")
             raise SourceLostError(
@@ -157,6 +161,33 @@ class CommitLoop:
                 sql_state=message.sql_state,
             ) from lost
         return result
+
+    def _attempt(self, merge: ResolvedMerge, number: int) -> MergeResult:
+        """Run the phases once, with a new transaction, and commit what they wrote."""
+        started, phases = time.perf_counter(), Phases(merge.spark)
+        preconditions = self._preconditions
+        # Spark refuses some expressions only when it plans a query: errors are translated.
+        with translated(merge.table), transaction_on(merge) as transaction:
+            transaction.refuse_unsupported()
+            if preconditions.is_applied(transaction):
+                applied = StrategyName.ALREADY_APPLIED.value
+                return MergeResult(None, MergeMetrics(), TouchedFiles(), applied)
+            preconditions.check_lease(transaction)
+            check_since_analysis(transaction)
+            preconditions.check_version(transaction)
+            transaction.evolve_schema()
+            with phases.running(
+                "materializeSource",
+                "MERGE operation - materialize source",
+                "materializeSourceTimeMs",
+            ):
+                source = self._source.prepared(merge, number)
+            run = MergeRun(transaction, source, self._settings, preconditions, phases)
+            staged = self._write(run)
+            check_same_source(merge, source)
+            phases.times_ms["executionTimeMs"] = round((time.perf_counter() - started) * 1000)
+            commit = self.commit(staged)
+        return merge_result(commit, number)
 
     def _committed(self, commit: MergeCommit) -> MergeCommit:
         """Commit the first output, or what follows from it after the commits that won."""
@@ -175,7 +206,7 @@ class CommitLoop:
                     with suppress_cleanup_errors("files that were written again"):
                         commit.staged.discard(unless_in=first)
                     rebased = None
-                    if self._commits < self.settings.max_commits:
+                    if self._commits < self._settings.max_commits:
                         wait_after_losses(self._commits)
                         rebased = rebase(first, lock)
                     if rebased is None:
@@ -195,7 +226,7 @@ class CommitLoop:
         """
         self._lost_runs += 1
         is_left = (
-            self._commits < self.settings.max_commits and self._lost_runs < self.settings.max_runs
+            self._commits < self._settings.max_commits and self._lost_runs < self._settings.max_runs
         )
         verdict = _may_rerun(staged) if is_left else YES
         self._may_rerun = is_left and verdict.ok

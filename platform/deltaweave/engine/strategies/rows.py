@@ -59,6 +59,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+CHANGE_TYPE = "_change_type"
+
+_ROW, _BEFORE, _AFTER, _ENTRIES = "_row_", "_before_", "_after_", "_entries_"
+
+# The bits of a row's index, below those of its file's number.
+_ROW_INDEX_BITS = 40
+
 
 def updates_from_source(
     transaction: Transaction, scan: TouchedFilesScan, *, with_row_ids: bool = True
@@ -245,20 +252,6 @@ def _values_of(merge: ResolvedMerge, rows: DataFrame, clause: int) -> DataFrame:
         f"{CLAUSE_VALUES}.*"
     )
     return values.toDF(*merge.evolved_schema.names)
-
-
-_PLACE_BITS = 40
-
-
-CHANGE_TYPE = "_change_type"
-
-_ROW = "_row_"
-
-_BEFORE = "_before_"
-
-_AFTER = "_after_"
-
-_ENTRIES = "_entries_"
 
 
 @dataclass(frozen=True)
@@ -448,7 +441,7 @@ def _file_and_row(names: Sequence[str]) -> Column:
         return F.col(TARGET_ROW_ID)
     number = F.lit(None).cast("bigint")
     for i, name in enumerate(names):
-        number = F.when(F.col(FILE) == name, F.lit(i << _PLACE_BITS)).otherwise(number)
+        number = F.when(F.col(FILE) == name, F.lit(i << _ROW_INDEX_BITS)).otherwise(number)
     return number + F.col(TARGET_ROW_ID)
 
 
@@ -473,7 +466,7 @@ def _numbers_left(
     for i, name in enumerate(names):
         is_left = np.ones(int(rows_of[decoded_location(name)]), dtype=bool)
         is_left[rows[numbers == i]] = False
-        left.append(np.flatnonzero(is_left) + (i << _PLACE_BITS))
+        left.append(np.flatnonzero(is_left) + (i << _ROW_INDEX_BITS))
     return pa.table({NUMBER: np.concatenate(left)})
 
 

@@ -121,15 +121,19 @@ class Eligible:
     passed: Sequence[PassableColumn]
 
 
-def local_eligibility(run: MergeRun, strategy: Strategy) -> Eligible | Verdict:
-    """Return what the local backend needs to know, or why it leaves the merge to Spark.
+def local_eligibility(run: MergeRun, strategy: Strategy) -> Eligible:
+    """Return what the local backend needs to know. No job runs.
 
-    No job runs.
+    Raises:
+        DeclinedError: It leaves the merge to Spark.
     """
-    unknown = no("it is not known whether Arrow gives what Spark gives")
-    return (
-        attempted(run.table, SPARK_DOES_THE_MERGE, partial(_eligibility, run, strategy)) or unknown
-    )
+    if strategy.local is None:
+        raise DeclinedError(f"only Spark writes by the strategy {strategy.name.value}")
+    attempt = partial(_eligible, run)
+    eligible = attempted(run.table, SPARK_DOES_THE_MERGE, attempt, passing=DeclinedError)
+    if eligible is None:
+        raise DeclinedError("it is not known whether Arrow gives what Spark gives")
+    return eligible
 
 
 def file_eligibility(candidates: FileList) -> Verdict:
@@ -146,15 +150,6 @@ def local_choice(choice: Choice) -> Choice:
     if strategy.local is not LocalForm.COPIES or strategy.name is CopyInPlace.name:
         return choice
     return Choice(CopyInPlace(), "the driver copies the files row by row in their order")
-
-
-def _eligibility(run: MergeRun, strategy: Strategy) -> Eligible | Verdict:
-    if strategy.local is None:
-        return no(f"only Spark writes by the strategy {strategy.name.value}")
-    try:
-        return _eligible(run)
-    except DeclinedError as declined:
-        return no(str(declined))
 
 
 def _eligible(run: MergeRun) -> Eligible:

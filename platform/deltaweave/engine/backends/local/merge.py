@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from deltaweave._validation import Verdict
 from deltaweave.delta.commit import WrittenFiles
 from deltaweave.delta.files import row_schema
 from deltaweave.delta.jvm import column_named
@@ -63,8 +62,6 @@ class LocalBackend(Backend[LocalScan]):
         The times are those of the phases that Spark would run.
         """
         eligible = local_eligibility(run, strategy)
-        if isinstance(eligible, Verdict):
-            raise DeclinedError(eligible.reason)
         inserts_alone = strategy.local is LocalForm.INSERTS
         with insert_phase(run.phases) if inserts_alone else scan_phase(run.phases):
             return LocalMerge.of(run, eligible, strategy.local).find()

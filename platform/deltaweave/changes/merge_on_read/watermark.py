@@ -16,6 +16,7 @@ from typing import Any
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
 
+from deltaweave.changes.commit_lines import keep
 from deltaweave.changes.conversions import by_case
 from deltaweave.changes.events import EVENT_VALUES, OPERATION, SEQUENCE, TRUNCATE, EventShape
 from deltaweave.changes.lineage import cloned_by, newest_in_line, source_of
@@ -24,6 +25,7 @@ from deltaweave.changes.merge_on_read.changeset import (
     PURGED,
     Batches,
     Changeset,
+    began_after,
     first_batch,
 )
 from deltaweave.changes.side_table import lost_keys
@@ -48,6 +50,8 @@ _SAMPLED_ROWS = 1_000
 _SURELY_SMALL_SHARE = 0.01
 _SURELY_FEW_ROWS = 500_000
 
+_in_sources: dict[tuple[str, int, int], tuple[int | None, int]] = {}
+
 
 def watermark_id(base_id: str) -> str:
     """Return the application id whose version is the newest batch in the base with this id."""
@@ -66,11 +70,7 @@ def merged_batch(base: Table, changes: Table, version: int | None = None) -> int
     read = newest if version is None else base.snapshot(version)
     if read.id != newest.id:
         return 0
-    merged = _merged_in(read)
-    if merged.is_named:
-        return merged.batch
-    first = first_batch(changes.snapshot(), read.id) if changes.exists() else None
-    return _merged_in_source(read, first).batch
+    return _merged_beside(read, changes).batch
 
 
 def settle_watermark(
@@ -80,7 +80,8 @@ def settle_watermark(
 
     RESTORE leaves the watermark as it is, and log cleanup removes the RESTORE from the log. So a
     commit corrects the watermark while the log has the RESTORE, unless the base cannot be read,
-    because it may lack purged batches. Likewise a clone gets that of its source.
+    because it may lack purged batches. Likewise a clone gets that of its source, once that is
+    known.
 
     Raises:
         CommitConflictError: Another writer changed the base meanwhile. Repeat it.
@@ -88,8 +89,10 @@ def settle_watermark(
     newest = base.snapshot()
     application_id = watermark_id(newest.id)
     held = newest.last_applied(application_id)
-    merged = _merged_in(newest)
-    batch = merged.batch if merged.is_named else merged_batch(base, changes)
+    merged = _merged_beside(newest, changes)
+    batch = merged.batch
+    if not merged.is_known:
+        return
     if merged.restored_at_ms is not None and changes.exists():
         batches = _after(Changeset(changes, shape_of(newest)), newest)
         if batches.purged > batches.after:
@@ -120,12 +123,14 @@ class _Merged:
         batch: The newest batch that is in it, as far as the log shows; 0 for none.
         restored_at_ms: When it was restored, in ms since 1970, if the log lacks its batches.
         is_named: Whether commits of this base say it, and not those of its source.
+        is_known: Whether it is known; the log of a clone's source may not show it.
         cloned: The commit by which the base was cloned, if that says it.
     """
 
     batch: int
     restored_at_ms: int | None = None
     is_named: bool = True
+    is_known: bool = True
     cloned: Commit | None = None
 
 
@@ -147,6 +152,14 @@ def _merged_in(snapshot: TableSnapshot) -> _Merged:
     return _Merged(earlier) if earlier and not is_bound else _Merged(0, is_named=False)
 
 
+def _merged_beside(base: TableSnapshot, changes: Table) -> _Merged:
+    """Return the newest batch in a version of a base with this changeset, also if it is a clone."""
+    merged = _merged_in(base)
+    if merged.is_named:
+        return merged
+    return _merged_in_source(base, changes.snapshot() if changes.exists() else None)
+
+
 def _after(changeset: Changeset, base: TableSnapshot) -> Batches:
     """Return the batches that a version of a base lacks.
 
@@ -156,7 +169,7 @@ def _after(changeset: Changeset, base: TableSnapshot) -> Batches:
     merged = _merged_in(base)
     batches = changeset.after(merged.batch)
     if not merged.is_named:
-        merged = _merged_in_source(base, batches.first_of(base.id))
+        merged = _merged_in_source(base, batches.table)
         if merged.batch > batches.after:
             batches = changeset.after(merged.batch)
         is_unknown = not merged.batch and batches.may_be_of_another_base(base.id)
@@ -170,28 +183,53 @@ def _after(changeset: Changeset, base: TableSnapshot) -> Batches:
     return replace(batches, may_be_merged=True)
 
 
-def _merged_in_source(base: TableSnapshot, first: int | None = None) -> _Merged:
+def _merged_in_source(base: TableSnapshot, changeset: TableSnapshot | None) -> _Merged:
     """Return the newest batch that was in a base's source when it was cloned; 0 for none.
 
-    A clone has none of its source's application ids.
+    A clone has none of its source's application ids. The first batch that was appended for this
+    base, and later ones, are not of the source, nor is any of a changeset that is younger.
 
     Args:
         base: A version of the base, whose own commits name no batch.
-        first: The first batch that was appended for this base. It and later ones are not of the
-            source, and without earlier ones the source need not be looked for.
+        changeset: Its changeset, if there is one.
     """
+    first = None if changeset is None else first_batch(changeset, base.id)
     clone = None if first == 1 else cloned_by(base, -1)
     if clone is None:
         return _Merged(0, is_named=False)
     try:
-        source = source_of(base, clone).version
+        batch, cloned_at_ms = _batch_in_source(base, clone)
     except DeltaweaveError as error:
         logger.warning("%s is a clone, whose source cannot be read: %s", base.data_path, error)
-        return _Merged(0, is_named=False, cloned=clone)
+        batch, cloned_at_ms = None, clone.at_ms
+    if changeset is not None and began_after(changeset, cloned_at_ms):
+        batch = 0
+    if batch is None:
+        return _Merged(0, is_named=False, is_known=False, cloned=clone)
+    return _Merged(batch if first is None else min(batch, first - 1), is_named=False, cloned=clone)
+
+
+def _batch_in_source(base: TableSnapshot, clone: Commit) -> tuple[int | None, int]:
+    """Find the batch in the table from which a base was cloned, be it by way of other clones.
+
+    Returns:
+        The newest batch in it, None if its log no longer shows it; and when that was cloned, in ms
+        since 1970. Neither changes, so a process asks the source once.
+
+    Raises:
+        DeltaweaveError: A source cannot be read.
+    """
+    key = (base.data_path, clone.version, clone.at_ms)
+    if key in _in_sources:
+        return _in_sources[key]
+    source = source_of(base, clone).version
     merged = _merged_in(source)
-    batch = (merged if merged.is_named else _merged_in_source(source)).batch
-    batch = batch if first is None else min(batch, first - 1)
-    return _Merged(batch, is_named=False, cloned=clone)
+    earlier = None if merged.is_named else cloned_by(source, -1)
+    found = (None if merged.restored_at_ms is not None else merged.batch), clone.at_ms
+    if earlier is not None:
+        found = _batch_in_source(source, earlier)
+    keep(_in_sources, key, found)
+    return found
 
 
 @dataclass(frozen=True)

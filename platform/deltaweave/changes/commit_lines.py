@@ -201,7 +201,7 @@ def was_left(log: Log, version: int, batch: int, application_ids: Sequence[str])
                 break
             left |= named(each) - there
     if keys:
-        _keep(_looks, keys[0], _Look(there, left, looked, below))
+        keep(_looks, keys[0], _Look(there, left, looked, below))
     return batch in left
 
 

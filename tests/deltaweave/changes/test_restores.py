@@ -134,6 +134,7 @@ def forget_logs() -> None:
     """Forget what this process read in logs."""
     commit_lines._applied.clear()
     commit_lines._restored.clear()
+    commit_lines._looks.clear()
     lineage._logs.clear()
     watermark._in_sources.clear()
 

@@ -317,5 +317,5 @@ def keep(kept: dict[Any, Any], key: tuple[Any, ...], value: Any, at_most: int = 
     if not key[-1]:
         return
     kept[key] = value
-    while len(kept) > at_most:
-        kept.pop(next(iter(kept)), None)
+    for oldest in list(kept)[:-at_most]:  # other threads may keep something meanwhile
+        kept.pop(oldest, None)

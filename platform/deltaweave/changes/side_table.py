@@ -87,7 +87,7 @@ _KEPT_NOTED = 32  # versions, each of which may hold thousands of batches
 _lock = threading.Lock()
 _last_noted = 0
 _checked_until: dict[tuple[str, str], int] = {}
-_noted: dict[tuple[str, int, int], set[int]] = {}
+_noted: dict[tuple[str, str, int, int], set[int]] = {}
 
 
 def side_table(table: Table, directory: str, owner: str | None = None) -> Table:
@@ -411,7 +411,7 @@ def rows_of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataF
 
 def _versions(side: TableSnapshot) -> Iterator[tuple[TableSnapshot, set[int]]]:
     """Yield the versions of a side table that hold different batches, newest first, with these."""
-    key = (side.data_path, side.version, side.committed_at_ms)
+    key = (side.data_path, side.id, side.version, side.committed_at_ms)
     at, noted = side, _noted.get(key)
     if noted is None:
         noted = _noted_in(side)

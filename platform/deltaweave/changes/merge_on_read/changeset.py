@@ -139,6 +139,12 @@ def began_after(changeset: TableSnapshot, at_ms: int) -> bool:
     return (changeset.created_at_ms or 0) > at_ms and _newest_batch(changeset) > 0
 
 
+def may_hold_of_another_base(changeset: TableSnapshot, base_id: str) -> bool:
+    """Return whether batches may be of a base that was there before, or of an earlier release."""
+    first = _first_of(changeset, base_id)
+    return any(first is None or number < first for number in _numbers_in(changeset))
+
+
 def _first_of(changeset: TableSnapshot, base_id: str) -> int | None:
     """Return a base's first batch; None if the newest batches may be of another base.
 

@@ -27,6 +27,7 @@ from deltaweave.changes.merge_on_read.changeset import (
     Changeset,
     began_after,
     first_batch,
+    may_hold_of_another_base,
 )
 from deltaweave.changes.side_table import lost_keys
 from deltaweave.changes.stored_events import ITEM
@@ -50,12 +51,24 @@ _SAMPLED_ROWS = 1_000
 _SURELY_SMALL_SHARE = 0.01
 _SURELY_FEW_ROWS = 500_000
 
-_in_sources: dict[tuple[str, int, int], tuple[int | None, int]] = {}
+_in_sources: dict[tuple[str, str, int, int], tuple[_Merged, int]] = {}
 
 
 def watermark_id(base_id: str) -> str:
     """Return the application id whose version is the newest batch in the base with this id."""
     return f"{MERGED}/{base_id}"
+
+
+def surely_merged(watermark: int) -> int:
+    """Return the newest batch that a base surely has by its watermark.
+
+    A watermark below 0 says that it may have later ones, too; -1 that it surely has none.
+    """
+    return max(watermark, _with_doubt(watermark))
+
+
+def _with_doubt(batch: int) -> int:
+    return -1 - batch
 
 
 def restored_watermark(snapshot: TableSnapshot, until: int) -> int | None:
@@ -80,8 +93,8 @@ def settle_watermark(
 
     RESTORE leaves the watermark as it is, and log cleanup removes the RESTORE from the log. So a
     commit corrects the watermark while the log has the RESTORE, unless the base cannot be read,
-    because it may lack purged batches. Likewise a clone gets that of its source, once that is
-    known.
+    because it may lack purged batches. Likewise a clone gets that of its source. Where the logs do
+    not show it, the commit says so.
 
     Raises:
         CommitConflictError: Another writer changed the base meanwhile. Repeat it.
@@ -91,15 +104,14 @@ def settle_watermark(
     held = newest.last_applied(application_id)
     merged = _merged_beside(newest, changes)
     batch = merged.batch
-    if not merged.is_known:
-        return
     if merged.restored_at_ms is not None and changes.exists():
         batches = _after(Changeset(changes, shape_of(newest)), newest)
         if batches.purged > batches.after:
             return
         batch = batches.after
-    if batch != (held or 0):
-        applied = {application_id: batch}
+    watermark = _with_doubt(batch) if merged.may_have_more else batch
+    if watermark != held and (batch or held is not None):
+        applied = {application_id: watermark}
         base.write(
             newest.read_whole().limit(0), "append", applied=applied, computed_from=newest.version
         )
@@ -123,14 +135,14 @@ class _Merged:
         batch: The newest batch that is in it, as far as the log shows; 0 for none.
         restored_at_ms: When it was restored, in ms since 1970, if the log lacks its batches.
         is_named: Whether commits of this base say it, and not those of its source.
-        is_known: Whether it is known; the log of a clone's source may not show it.
+        may_have_more: Whether later batches may be in it, too, because no log shows it.
         cloned: The commit by which the base was cloned, if that says it.
     """
 
     batch: int
     restored_at_ms: int | None = None
     is_named: bool = True
-    is_known: bool = True
+    may_have_more: bool = False
     cloned: Commit | None = None
 
 
@@ -143,8 +155,11 @@ def _merged_in(snapshot: TableSnapshot) -> _Merged:
     if snapshot.last_applied(application_id) is not None:
         found = newest_in_line(snapshot, application_id)
         if found.unknown_since is not None:
-            return _Merged(0, found.unknown_since.at_ms)
-        return _Merged(found.version or 0, is_named=found.version is not None)
+            return _Merged(0, found.unknown_since.at_ms, may_have_more=True)
+        watermark = found.version
+        if watermark is None or watermark == _with_doubt(0):
+            return _Merged(0, is_named=False, may_have_more=watermark is not None)
+        return _Merged(surely_merged(watermark), may_have_more=watermark < 0)
     earlier = snapshot.last_applied(MERGED) or 0
     is_bound = earlier and any(
         each.startswith(watermark_id("")) for each in snapshot.applied_versions()
@@ -157,7 +172,7 @@ def _merged_beside(base: TableSnapshot, changes: Table) -> _Merged:
     merged = _merged_in(base)
     if merged.is_named:
         return merged
-    return _merged_in_source(base, changes.snapshot() if changes.exists() else None)
+    return _merged_in_source(base, changes.snapshot() if changes.exists() else None, merged)
 
 
 def _after(changeset: Changeset, base: TableSnapshot) -> Batches:
@@ -169,21 +184,19 @@ def _after(changeset: Changeset, base: TableSnapshot) -> Batches:
     merged = _merged_in(base)
     batches = changeset.after(merged.batch)
     if not merged.is_named:
-        merged = _merged_in_source(base, batches.table)
+        merged = _merged_in_source(base, batches.table, merged)
         if merged.batch > batches.after:
             batches = changeset.after(merged.batch)
-        is_unknown = not merged.batch and batches.may_be_of_another_base(base.id)
-        return replace(batches, may_be_merged=is_unknown, cloned=merged.cloned)
-    if merged.restored_at_ms is None:
-        return batches
-    if batches.purged > batches.after:
+    elif merged.restored_at_ms is not None and batches.purged > batches.after:
         purged_at_ms = batches.table.applied_at_ms(PURGED)
         if purged_at_ms is not None and purged_at_ms > merged.restored_at_ms:
             batches = changeset.after(batches.purged)
-    return replace(batches, may_be_merged=True)
+    return replace(batches, may_be_merged=merged.may_have_more, cloned=merged.cloned)
 
 
-def _merged_in_source(base: TableSnapshot, changeset: TableSnapshot | None) -> _Merged:
+def _merged_in_source(
+    base: TableSnapshot, changeset: TableSnapshot | None, own: _Merged
+) -> _Merged:
     """Return the newest batch that was in a base's source when it was cloned; 0 for none.
 
     A clone has none of its source's application ids. The first batch that was appended for this
@@ -192,42 +205,44 @@ def _merged_in_source(base: TableSnapshot, changeset: TableSnapshot | None) -> _
     Args:
         base: A version of the base, whose own commits name no batch.
         changeset: Its changeset, if there is one.
+        own: What its own commits say, for a base that is no clone.
     """
     first = None if changeset is None else first_batch(changeset, base.id)
-    clone = None if first == 1 else cloned_by(base, -1)
-    if clone is None:
-        return _Merged(0, is_named=False)
-    try:
-        batch, cloned_at_ms = _batch_in_source(base, clone)
-    except DeltaweaveError as error:
-        logger.warning("%s is a clone, whose source cannot be read: %s", base.data_path, error)
-        batch, cloned_at_ms = None, clone.at_ms
-    if changeset is not None and began_after(changeset, cloned_at_ms):
-        batch = 0
-    if batch is None:
-        return _Merged(0, is_named=False, is_known=False, cloned=clone)
-    return _Merged(batch if first is None else min(batch, first - 1), is_named=False, cloned=clone)
+    if first == 1:
+        return own
+    clone, found = cloned_by(base, -1), own
+    if clone is not None:
+        try:
+            found, cloned_at_ms = _found_in_source(base, clone)
+        except DeltaweaveError as error:
+            logger.warning("%s is a clone, whose source cannot be read: %s", base.data_path, error)
+            found, cloned_at_ms = _Merged(0, may_have_more=True), clone.at_ms
+        if changeset is not None and began_after(changeset, cloned_at_ms):
+            found = _Merged(0)
+    batch = found.batch if first is None else min(found.batch, first - 1)
+    may_have_more = found.may_have_more or (
+        not batch and changeset is not None and may_hold_of_another_base(changeset, base.id)
+    )
+    return _Merged(batch, is_named=False, may_have_more=may_have_more, cloned=clone)
 
 
-def _batch_in_source(base: TableSnapshot, clone: Commit) -> tuple[int | None, int]:
-    """Find the batch in the table from which a base was cloned, be it by way of other clones.
+def _found_in_source(base: TableSnapshot, clone: Commit) -> tuple[_Merged, int]:
+    """Find the batches in the table from which a base was cloned, be it by way of other clones.
 
     Returns:
-        The newest batch in it, None if its log no longer shows it; and when that was cloned, in ms
-        since 1970. Neither changes, so a process asks the source once.
+        They, and when that table was cloned, in ms since 1970. Neither changes, so a process asks
+        a source once.
 
     Raises:
         DeltaweaveError: A source cannot be read.
     """
-    key = (base.data_path, clone.version, clone.at_ms)
+    key = (base.data_path, base.id, clone.version, clone.at_ms)
     if key in _in_sources:
         return _in_sources[key]
     source = source_of(base, clone).version
     merged = _merged_in(source)
     earlier = None if merged.is_named else cloned_by(source, -1)
-    found = (None if merged.restored_at_ms is not None else merged.batch), clone.at_ms
-    if earlier is not None:
-        found = _batch_in_source(source, earlier)
+    found = (merged, clone.at_ms) if earlier is None else _found_in_source(source, earlier)
     keep(_in_sources, key, found)
     return found
 

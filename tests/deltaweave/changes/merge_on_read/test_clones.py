@@ -318,6 +318,13 @@ def test_rows_are_there_once_if_it_is_unknown_which_batches_a_base_has(
     (tmp_path / "base" / "_delta_log").rename(tmp_path / "base_log")
     for table in (orphan, replaced):
         assert (table.merged_batch(), pairs.read(table)) == (0, {(1, 10, "a")})
+        base, version = table.base.path_or_name, table.base.version()
+        pairs.append(table, insert(2, 2, 20))
+        table.rematerialize()
+        spark.sql(f"RESTORE TABLE delta.`{base}` TO VERSION AS OF {version}")
+        pairs.append(table, insert(3, 3, 30))
+        expected = {(1, 10, "a"), (2, 20, "a"), (3, 30, "a")}
+        assert (table.merged_batch(), pairs.read(table)) == (0, expected)
 
 
 @pytest.mark.parametrize("how", ["moved", "cleaned up"])
@@ -333,6 +340,7 @@ def test_a_clone_records_nothing_while_it_is_unknown_what_its_source_had(
     table = pairs.clone("clone")
     pairs.append(table, insert(3, 3, 30))
     assert table.merged_batch() == 1
+    table.rematerialize("merge")
     if how == "moved":
         (tmp_path / "base" / "_delta_log").rename(tmp_path / "base_log")
         another_process()
@@ -345,6 +353,16 @@ def test_a_clone_records_nothing_while_it_is_unknown_what_its_source_had(
     if how == "moved":
         (tmp_path / "base_log").rename(tmp_path / "base" / "_delta_log")
         assert (table.merged_batch(), pairs.read(table)) == (1, expected)
+        (tmp_path / "base" / "_delta_log").rename(tmp_path / "base_log")
+    # The clone's log forgets that it was cloned and restored.
+    spark.sql(f"ALTER TABLE delta.`{tmp_path}/clone` SET TBLPROPERTIES ('a' = 'b')")
+    clean_up(spark, tmp_path / "clone", table.base.version() - 1)
+    for k in (5, 6):
+        assert (table.merged_batch(), pairs.read(table)) == (0, expected)
+        pairs.append(table, insert(k, k, 10 * k))
+        expected.add((k, 10 * k, "a"))
+    table.rematerialize()
+    assert sorted(map(tuple, table.read_optimized().collect())) == sorted(expected)
 
 
 def test_a_changeset_younger_than_a_clone_has_no_batch_of_its_source(

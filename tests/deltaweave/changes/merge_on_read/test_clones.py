@@ -328,7 +328,7 @@ def test_rows_are_there_once_if_it_is_unknown_which_batches_a_base_has(
 
 
 @pytest.mark.parametrize("how", ["moved", "cleaned up"])
-def test_a_clone_records_nothing_while_it_is_unknown_what_its_source_had(
+def test_a_clone_records_a_doubt_while_it_is_unknown_what_its_source_had(
     spark: SparkSession, tmp_path: Path, how: str
 ) -> None:
     pairs = Pairs(spark, tmp_path)

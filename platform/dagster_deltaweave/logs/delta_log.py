@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dagster_deltaweave.storage import file_system, local_path, redacted, without_query
 from deltaweave.changes.commit_lines import applied_in_line
+from deltaweave.changes.merge_on_read import surely_merged
 from deltaweave.delta.commit import made_unwritten
 from deltaweave.delta.log import (
     CheckpointFiles,
@@ -410,7 +411,8 @@ def merged_by_commits(location: str, version: int, watermark: str, batch: int) -
 
     Batches count as pending if log cleanup deleted the commits that say what a RESTORE left.
     """
-    return applied_in_line(LogAt(location), version, watermark, batch).version or 0
+    found = applied_in_line(LogAt(location), version, watermark, batch).version
+    return surely_merged(found or 0)
 
 
 @dataclass(frozen=True)

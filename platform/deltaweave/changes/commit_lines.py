@@ -120,7 +120,7 @@ def version_before(log: Log, commit: Commit) -> int | None:
     if key in _restored:
         return _restored[key]
     found = _restored_by_files(log, commit)
-    _keep(_restored, key, found)
+    keep(_restored, key, found)
     return found
 
 
@@ -157,7 +157,7 @@ def applied_in_line(
     if found is None:
         found = _applied_before(log, line, application_id, held)
     if keys and found.unknown_since is None:
-        _keep(_applied, keys[0], found)
+        keep(_applied, keys[0], found)
     return found
 
 
@@ -201,7 +201,7 @@ def was_left(log: Log, version: int, batch: int, application_ids: Sequence[str])
                 break
             left |= named(each) - there
     if keys:
-        _keep(_looks, keys[0], _Look(there, left, looked, below))
+        keep(_looks, keys[0], _Look(there, left, looked, below))
     return batch in left
 
 
@@ -312,10 +312,10 @@ def _distance(text: _RestoreTime | None, made: Mapping[int, int], version: int) 
     return min(max(begin - each, each - end + 1, 0) for each in times)
 
 
-def _keep(kept: dict[Any, Any], key: tuple[Any, ...], value: Any) -> None:
+def keep(kept: dict[Any, Any], key: tuple[Any, ...], value: Any, at_most: int = _MAX_KEPT) -> None:
     """Keep what was found for a commit; its time, at the end of the key, tells tables apart."""
     if not key[-1]:
         return
     kept[key] = value
-    while len(kept) > _MAX_KEPT:
-        kept.pop(next(iter(kept)), None)
+    for oldest in list(kept)[:-at_most]:  # other threads may keep something meanwhile
+        kept.pop(oldest, None)

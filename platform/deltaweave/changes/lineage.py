@@ -23,6 +23,7 @@ from deltaweave.changes.commit_lines import (
     Applied,
     applied_in_line,
     begins_history,
+    keep,
     line_of_commits,
     version_before,
     was_left,
@@ -56,6 +57,9 @@ _CLOCKS_DIFFER_MS = 60_000  # those of who made the source of a clone, and who c
 _BY_PATH = re.compile(r"delta\.`(.*)`", re.DOTALL)
 
 _NONE = "deltaweave/none"  # an application id that no commit has
+
+_KEPT_LOGS = 8
+_logs: dict[tuple[str, str], Mapping[int, Commit]] = {}
 
 
 @dataclass(frozen=True)
@@ -95,11 +99,7 @@ class Lineage:
     @classmethod
     def of(cls, newest: TableSnapshot, since_ms: int, version: int | None = None) -> Lineage:
         """Build the lineage of a version."""
-        commits: dict[int, Commit] = {}
-        for commit in backwards(newest, 0):
-            commits[commit.version] = commit
-            if commit.at_ms < since_ms:
-                break
+        commits = _commits_since(newest, since_ms)
         kept: set[int] = set()
         at: int | None = newest.version if version is None else version
         while at is not None and at in commits and at not in kept:
@@ -140,6 +140,26 @@ class Lineage:
         if self.cloned is not None:
             found[noted_by_clone(self.cloned)] = {self.cloned.version}
         return found
+
+
+def _commits_since(newest: TableSnapshot, since_ms: int) -> dict[int, Commit]:
+    """Return a table's commits from the newest to one before a time, as far as its log holds them.
+
+    Those that were read before are not read again, from the newest one on that is still the same.
+    """
+    key, commits = (newest.data_path, newest.id), dict[int, Commit]()
+    known, is_same = _logs.get(key, {}), False
+    for version in range(newest.version, -1, -1):
+        commit = known.get(version) if is_same else None
+        commit = commit or commit_of(newest, version)
+        if commit is None:
+            break
+        is_same = is_same or commit == known.get(version)
+        commits[version] = commit
+        if commit.at_ms < since_ms:
+            break
+    keep(_logs, key, commits, _KEPT_LOGS)
+    return commits
 
 
 def noted_by_clone(commit: Commit) -> int:

@@ -26,6 +26,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
+from deltaweave.changes.commit_lines import keep
 from deltaweave.changes.conversions import (
     by_case,
     changed_fields,
@@ -81,10 +82,12 @@ TAKEN_OVER = "deltaweave/taken_over"
 """The application id in a side table that holds what the source of a clone remembered."""
 
 _KEPT_LOOKS = 1_000
+_KEPT_NOTED = 32  # versions, each of which may hold thousands of batches
 
 _lock = threading.Lock()
 _last_noted = 0
 _checked_until: dict[tuple[str, str], int] = {}
+_noted: dict[tuple[str, str, int, int], set[int]] = {}
 
 
 def side_table(table: Table, directory: str, owner: str | None = None) -> Table:
@@ -408,7 +411,11 @@ def rows_of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataF
 
 def _versions(side: TableSnapshot) -> Iterator[tuple[TableSnapshot, set[int]]]:
     """Yield the versions of a side table that hold different batches, newest first, with these."""
-    at, noted = side, _noted_in(side)
+    key = (side.data_path, side.id, side.version, side.committed_at_ms)
+    at, noted = side, _noted.get(key)
+    if noted is None:
+        noted = _noted_in(side)
+        keep(_noted, key, noted, _KEPT_NOTED)
     while True:
         yield at, noted
         before = at.last_applied(SETTLED)

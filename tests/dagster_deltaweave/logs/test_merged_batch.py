@@ -15,6 +15,7 @@ CREATED = {"operation": "CREATE TABLE"}
 MERGED_2, MERGED_5 = (
     {"operation": "MERGE", "merged": batch, "add": f"of batch {batch}"} for batch in (2, 5)
 )
+SURELY_0, SURELY_2 = ({"operation": "WRITE", "merged": -1 - batch} for batch in (0, 2))
 OPTIMIZED = {"operation": "OPTIMIZE"}
 
 
@@ -40,6 +41,8 @@ def restored_by_time(*removed: str) -> dict[str, Any]:
         ([CREATED, MERGED_2, MERGED_5, restored_by_time("of batch 2", "of batch 5")], 0),
         ([CREATED, MERGED_2, MERGED_5, restored(1), *[OPTIMIZED] * 1_100], 2),
         ([CREATED, MERGED_5, {"operation": "CLONE"}], 0),
+        ([CREATED, MERGED_5, restored(0), SURELY_2, OPTIMIZED], 2),
+        ([CREATED, MERGED_5, restored(0), SURELY_0, OPTIMIZED], 0),
         ([None, OPTIMIZED], 9),  # the log is cleaned up: the id counts
         ([None, OPTIMIZED, restored(0)], 9),  # what was undone merged no batch
         ([None, MERGED_5, restored(0)], 0),

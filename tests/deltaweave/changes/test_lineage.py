@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from deltaweave.changes import lineage
 from deltaweave.changes.commit_lines import CLONED, RESTORED
 from deltaweave.changes.lineage import REMEMBERED, Lineage
 from deltaweave.delta.log import Commit
@@ -58,3 +61,28 @@ def test_a_clone_counts_what_it_took_over_and_nothing_before_it() -> None:
         True,
         True,
     ]
+
+
+def test_a_commit_is_read_once_unless_another_log_took_the_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = {version: replace(each, operation="MERGE") for version, each in COMMITS.items()}
+    read: list[int] = []
+
+    def commit_of(_: object, version: int) -> Commit | None:
+        read.append(version)
+        return log.get(version)
+
+    def lineage_of(newest: int, since_ms: int) -> tuple[set[int], list[int]]:
+        read.clear()
+        table: Any = SimpleNamespace(data_path="memory", id="of one test", version=newest)
+        found = Lineage.of(table, since_ms)
+        assert all(log[version] == commit for version, commit in found.commits.items())
+        return set(found.commits), list(read)
+
+    monkeypatch.setattr(lineage, "commit_of", commit_of)
+    assert lineage_of(3, 2_500) == ({2, 3}, [3, 2])
+    assert lineage_of(5, 1_500) == ({1, 2, 3, 4, 5}, [5, 4, 3, 1])
+    for version in (3, 4, 5):
+        log[version] = replace(log[version], at_ms=9_000 + version)
+    assert lineage_of(5, 0) == ({0, 1, 2, 3, 4, 5}, [5, 4, 3, 2, 0])

@@ -342,6 +342,39 @@ def test_what_a_restore_took_back_is_pending_also_where_the_log_forgets_it(
     assert rows_of(table) == current_rows([*INSERTS, *DELETES, *OTHERS])
 
 
+@pytest.mark.minutes
+def test_inserts_are_there_once_where_the_log_forgets_what_a_restore_left(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    kind = replace(ON_READ, arguments={**ON_READ.arguments, "inserts": "op = 'insert'"})
+    table, expected = on_read(Lake(spark, tmp_path, kind)), set[Any]()
+
+    def append(k: int) -> None:
+        table.append(frame(spark, [Event(k, k, k, "a", "insert")]))
+        expected.add((k, k, "a"))
+
+    for k in (1, 2):
+        append(k)
+        table.rematerialize()
+    spark.sql(f"RESTORE TABLE delta.`{tmp_path}/base` TO VERSION AS OF 1")
+    restored = table.base.version()
+    clean_up(spark, tmp_path / "base", restored - 1)
+    assert rows_of(table) == expected
+    append(3)
+    assert rows_of(table) == expected
+    spark.sql(f"ALTER TABLE delta.`{tmp_path}/base` SET TBLPROPERTIES ('a' = 'b')")
+    clean_up(spark, tmp_path / "base", restored)
+    append(4)
+    found = pending_changes(
+        MergeOnReadLocations(str(tmp_path / "base"), table.changes.path_or_name, "")
+    )
+    assert found is not None
+    assert (table.merged_batch(), found.merged_batch, rows_of(table)) == (0, 0, expected)
+    table.rematerialize("merge")
+    assert (table.merged_batch(), table.purge()) == (4, 4)
+    assert sorted(map(tuple, table.read_optimized().collect())) == sorted(expected)
+
+
 CLONED = (
     # Names in a clone's commit are not quoted.
     ("default.`20260301`", "clone of name"),

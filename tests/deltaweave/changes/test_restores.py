@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import MergeOnReadTable, Table
-from deltaweave.changes import commit_lines, side_table
+from deltaweave.changes import commit_lines, lineage, side_table
+from deltaweave.changes.merge_on_read import watermark
 from deltaweave.changes.tombstones import Tombstones
 from deltaweave.errors import SourceError
 from tests.deltaweave.changes.test_current_rows import current_rows, frame
@@ -125,6 +126,17 @@ class Lake:
 def another_process() -> None:
     """Forget what this process looked at."""
     side_table._checked_until.clear()
+    side_table._noted.clear()
+    forget_logs()
+
+
+def forget_logs() -> None:
+    """Forget what this process read in logs."""
+    commit_lines._applied.clear()
+    commit_lines._restored.clear()
+    commit_lines._looks.clear()
+    lineage._logs.clear()
+    watermark._in_sources.clear()
 
 
 @pytest.mark.minutes
@@ -272,8 +284,7 @@ def clean_up(spark: SparkSession, table: Path, until: int) -> None:
         for path in (table / "_delta_log").glob(f"{version:020}.*"):
             path.unlink()
     logs.clearCache()
-    commit_lines._applied.clear()
-    commit_lines._restored.clear()
+    forget_logs()
 
 
 @pytest.mark.minutes

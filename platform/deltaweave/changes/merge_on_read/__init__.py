@@ -14,7 +14,7 @@ from deltaweave.changes.merge_on_read.changeset import BATCH, INGESTED, NUMBERED
 from deltaweave.changes.merge_on_read.merged_view import ViewMethod
 from deltaweave.changes.merge_on_read.rematerialization import RematerializationStrategy
 from deltaweave.changes.merge_on_read.table import MergeOnReadTable
-from deltaweave.changes.merge_on_read.watermark import MERGED, watermark_id
+from deltaweave.changes.merge_on_read.watermark import MERGED, surely_merged, watermark_id
 
 __all__ = [
     "BATCH",
@@ -25,5 +25,6 @@ __all__ = [
     "Pending",
     "RematerializationStrategy",
     "ViewMethod",
+    "surely_merged",
     "watermark_id",
 ]

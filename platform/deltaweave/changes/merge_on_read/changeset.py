@@ -134,6 +134,17 @@ def _firsts(changeset: TableSnapshot) -> dict[str, int]:
     return changeset.applied_versions(f"{FIRST}/") if _has_numbered(changeset) else {}
 
 
+def began_after(changeset: TableSnapshot, at_ms: int) -> bool:
+    """Return whether a changeset has batches, all of which came after a time in ms since 1970."""
+    return (changeset.created_at_ms or 0) > at_ms and _newest_batch(changeset) > 0
+
+
+def may_hold_of_another_base(changeset: TableSnapshot, base_id: str) -> bool:
+    """Return whether batches may be of a base that was there before, or of an earlier release."""
+    first = _first_of(changeset, base_id)
+    return any(first is None or number < first for number in _numbers_in(changeset))
+
+
 def _first_of(changeset: TableSnapshot, base_id: str) -> int | None:
     """Return a base's first batch; None if the newest batches may be of another base.
 

@@ -16,6 +16,7 @@ from typing import Any
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
 
+from deltaweave.changes.commit_lines import keep
 from deltaweave.changes.conversions import by_case
 from deltaweave.changes.events import EVENT_VALUES, OPERATION, SEQUENCE, TRUNCATE, EventShape
 from deltaweave.changes.lineage import cloned_by, newest_in_line, source_of
@@ -24,7 +25,9 @@ from deltaweave.changes.merge_on_read.changeset import (
     PURGED,
     Batches,
     Changeset,
+    began_after,
     first_batch,
+    may_hold_of_another_base,
 )
 from deltaweave.changes.side_table import lost_keys
 from deltaweave.changes.stored_events import ITEM
@@ -48,10 +51,24 @@ _SAMPLED_ROWS = 1_000
 _SURELY_SMALL_SHARE = 0.01
 _SURELY_FEW_ROWS = 500_000
 
+_in_sources: dict[tuple[str, str, int, int], tuple[_Merged, int]] = {}
+
 
 def watermark_id(base_id: str) -> str:
     """Return the application id whose version is the newest batch in the base with this id."""
     return f"{MERGED}/{base_id}"
+
+
+def surely_merged(watermark: int) -> int:
+    """Return the newest batch that a base surely has by its watermark.
+
+    A watermark below 0 says that it may have later ones, too; -1 that it surely has none.
+    """
+    return max(watermark, _with_doubt(watermark))
+
+
+def _with_doubt(batch: int) -> int:
+    return -1 - batch
 
 
 def restored_watermark(snapshot: TableSnapshot, until: int) -> int | None:
@@ -66,11 +83,7 @@ def merged_batch(base: Table, changes: Table, version: int | None = None) -> int
     read = newest if version is None else base.snapshot(version)
     if read.id != newest.id:
         return 0
-    merged = _merged_in(read)
-    if merged.is_named:
-        return merged.batch
-    first = first_batch(changes.snapshot(), read.id) if changes.exists() else None
-    return _merged_in_source(read, first).batch
+    return _merged_beside(read, changes).batch
 
 
 def settle_watermark(
@@ -80,7 +93,8 @@ def settle_watermark(
 
     RESTORE leaves the watermark as it is, and log cleanup removes the RESTORE from the log. So a
     commit corrects the watermark while the log has the RESTORE, unless the base cannot be read,
-    because it may lack purged batches. Likewise a clone gets that of its source.
+    because it may lack purged batches. Likewise a clone gets that of its source. Where the logs do
+    not show it, the commit says so.
 
     Raises:
         CommitConflictError: Another writer changed the base meanwhile. Repeat it.
@@ -88,15 +102,16 @@ def settle_watermark(
     newest = base.snapshot()
     application_id = watermark_id(newest.id)
     held = newest.last_applied(application_id)
-    merged = _merged_in(newest)
-    batch = merged.batch if merged.is_named else merged_batch(base, changes)
+    merged = _merged_beside(newest, changes)
+    batch = merged.batch
     if merged.restored_at_ms is not None and changes.exists():
         batches = _after(Changeset(changes, shape_of(newest)), newest)
         if batches.purged > batches.after:
             return
         batch = batches.after
-    if batch != (held or 0):
-        applied = {application_id: batch}
+    watermark = _with_doubt(batch) if merged.may_have_more else batch
+    if watermark != held and (batch or held is not None):
+        applied = {application_id: watermark}
         base.write(
             newest.read_whole().limit(0), "append", applied=applied, computed_from=newest.version
         )
@@ -120,12 +135,14 @@ class _Merged:
         batch: The newest batch that is in it, as far as the log shows; 0 for none.
         restored_at_ms: When it was restored, in ms since 1970, if the log lacks its batches.
         is_named: Whether commits of this base say it, and not those of its source.
+        may_have_more: Whether later batches may be in it, too, because no log shows it.
         cloned: The commit by which the base was cloned, if that says it.
     """
 
     batch: int
     restored_at_ms: int | None = None
     is_named: bool = True
+    may_have_more: bool = False
     cloned: Commit | None = None
 
 
@@ -138,13 +155,24 @@ def _merged_in(snapshot: TableSnapshot) -> _Merged:
     if snapshot.last_applied(application_id) is not None:
         found = newest_in_line(snapshot, application_id)
         if found.unknown_since is not None:
-            return _Merged(0, found.unknown_since.at_ms)
-        return _Merged(found.version or 0, is_named=found.version is not None)
+            return _Merged(0, found.unknown_since.at_ms, may_have_more=True)
+        watermark = found.version
+        if watermark is None or watermark == _with_doubt(0):
+            return _Merged(0, is_named=False, may_have_more=watermark is not None)
+        return _Merged(surely_merged(watermark), may_have_more=watermark < 0)
     earlier = snapshot.last_applied(MERGED) or 0
     is_bound = earlier and any(
         each.startswith(watermark_id("")) for each in snapshot.applied_versions()
     )
     return _Merged(earlier) if earlier and not is_bound else _Merged(0, is_named=False)
+
+
+def _merged_beside(base: TableSnapshot, changes: Table) -> _Merged:
+    """Return the newest batch in a version of a base with this changeset, also if it is a clone."""
+    merged = _merged_in(base)
+    if merged.is_named:
+        return merged
+    return _merged_in_source(base, changes.snapshot() if changes.exists() else None, merged)
 
 
 def _after(changeset: Changeset, base: TableSnapshot) -> Batches:
@@ -156,42 +184,67 @@ def _after(changeset: Changeset, base: TableSnapshot) -> Batches:
     merged = _merged_in(base)
     batches = changeset.after(merged.batch)
     if not merged.is_named:
-        merged = _merged_in_source(base, batches.first_of(base.id))
+        merged = _merged_in_source(base, batches.table, merged)
         if merged.batch > batches.after:
             batches = changeset.after(merged.batch)
-        is_unknown = not merged.batch and batches.may_be_of_another_base(base.id)
-        return replace(batches, may_be_merged=is_unknown, cloned=merged.cloned)
-    if merged.restored_at_ms is None:
-        return batches
-    if batches.purged > batches.after:
+    elif merged.restored_at_ms is not None and batches.purged > batches.after:
         purged_at_ms = batches.table.applied_at_ms(PURGED)
         if purged_at_ms is not None and purged_at_ms > merged.restored_at_ms:
             batches = changeset.after(batches.purged)
-    return replace(batches, may_be_merged=True)
+    return replace(batches, may_be_merged=merged.may_have_more, cloned=merged.cloned)
 
 
-def _merged_in_source(base: TableSnapshot, first: int | None = None) -> _Merged:
+def _merged_in_source(
+    base: TableSnapshot, changeset: TableSnapshot | None, own: _Merged
+) -> _Merged:
     """Return the newest batch that was in a base's source when it was cloned; 0 for none.
 
-    A clone has none of its source's application ids.
+    A clone has none of its source's application ids. The first batch that was appended for this
+    base, and later ones, are not of the source, nor is any of a changeset that is younger.
 
     Args:
         base: A version of the base, whose own commits name no batch.
-        first: The first batch that was appended for this base. It and later ones are not of the
-            source, and without earlier ones the source need not be looked for.
+        changeset: Its changeset, if there is one.
+        own: What its own commits say, for a base that is no clone.
     """
-    clone = None if first == 1 else cloned_by(base, -1)
-    if clone is None:
-        return _Merged(0, is_named=False)
-    try:
-        source = source_of(base, clone).version
-    except DeltaweaveError as error:
-        logger.warning("%s is a clone, whose source cannot be read: %s", base.data_path, error)
-        return _Merged(0, is_named=False, cloned=clone)
+    first = None if changeset is None else first_batch(changeset, base.id)
+    if first == 1:
+        return own
+    clone, found = cloned_by(base, -1), own
+    if clone is not None:
+        try:
+            found, cloned_at_ms = _found_in_source(base, clone)
+        except DeltaweaveError as error:
+            logger.warning("%s is a clone, whose source cannot be read: %s", base.data_path, error)
+            found, cloned_at_ms = _Merged(0, may_have_more=True), clone.at_ms
+        if changeset is not None and began_after(changeset, cloned_at_ms):
+            found = _Merged(0)
+    batch = found.batch if first is None else min(found.batch, first - 1)
+    may_have_more = found.may_have_more or (
+        not batch and changeset is not None and may_hold_of_another_base(changeset, base.id)
+    )
+    return _Merged(batch, is_named=False, may_have_more=may_have_more, cloned=clone)
+
+
+def _found_in_source(base: TableSnapshot, clone: Commit) -> tuple[_Merged, int]:
+    """Find the batches in the table from which a base was cloned, be it by way of other clones.
+
+    Returns:
+        They, and when that table was cloned, in ms since 1970. Neither changes, so a process asks
+        a source once.
+
+    Raises:
+        DeltaweaveError: A source cannot be read.
+    """
+    key = (base.data_path, base.id, clone.version, clone.at_ms)
+    if key in _in_sources:
+        return _in_sources[key]
+    source = source_of(base, clone).version
     merged = _merged_in(source)
-    batch = (merged if merged.is_named else _merged_in_source(source)).batch
-    batch = batch if first is None else min(batch, first - 1)
-    return _Merged(batch, is_named=False, cloned=clone)
+    earlier = None if merged.is_named else cloned_by(source, -1)
+    found = (merged, clone.at_ms) if earlier is None else _found_in_source(source, earlier)
+    keep(_in_sources, key, found)
+    return found
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from pyspark.sql import functions as F
 from dagster_deltaweave.logs import pending_changes
 from dagster_deltaweave.tables import MergeOnReadLocations
 from deltaweave import MergeOnReadTable, apply_changes
-from deltaweave.changes import lineage
+from deltaweave.changes import lineage, side_table
 from deltaweave.changes.merge_on_read import ViewMethod, changeset, watermark
+from deltaweave.changes.merge_on_read import sides as both_sides
 from deltaweave.errors import SourceError
 from tests.deltaweave.changes.merge_on_read.test_other_writers import replace_by_an_empty_one
 from tests.deltaweave.changes.test_current_rows import current_rows, frame
@@ -27,6 +28,8 @@ from tests.deltaweave.changes.test_restores import (
     ON_READ,
     OTHERS,
     Lake,
+    another_process,
+    clean_up,
     on_read,
     rows_of,
 )
@@ -104,6 +107,7 @@ def test_clones_without_their_source_are_refused_if_they_may_lack_batches(
     assert rows_of(table) == ALL
     for side in ("base", "base_changes"):
         (tmp_path / side / "_delta_log").rename(tmp_path / f"{side}_log")
+    another_process()
     with pytest.raises(SourceError, match="up to 0, and those up to 2 were"):
         table.read()
 
@@ -314,6 +318,101 @@ def test_rows_are_there_once_if_it_is_unknown_which_batches_a_base_has(
     (tmp_path / "base" / "_delta_log").rename(tmp_path / "base_log")
     for table in (orphan, replaced):
         assert (table.merged_batch(), pairs.read(table)) == (0, {(1, 10, "a")})
+        base, version = table.base.path_or_name, table.base.version()
+        pairs.append(table, insert(2, 2, 20))
+        table.rematerialize()
+        spark.sql(f"RESTORE TABLE delta.`{base}` TO VERSION AS OF {version}")
+        pairs.append(table, insert(3, 3, 30))
+        expected = {(1, 10, "a"), (2, 20, "a"), (3, 30, "a")}
+        assert (table.merged_batch(), pairs.read(table)) == (0, expected)
+
+
+@pytest.mark.parametrize("how", ["moved", "cleaned up"])
+def test_a_clone_records_a_doubt_while_it_is_unknown_what_its_source_had(
+    spark: SparkSession, tmp_path: Path, how: str
+) -> None:
+    pairs = Pairs(spark, tmp_path)
+    for k in (1, 2):
+        pairs.append(pairs.source, insert(k, k, 10 * k))
+        pairs.source.rematerialize("merge")
+    base = pairs.source.base
+    spark.sql(f"RESTORE TABLE delta.`{tmp_path}/base` TO VERSION AS OF {base.version() - 1}")
+    table = pairs.clone("clone")
+    pairs.append(table, insert(3, 3, 30))
+    assert table.merged_batch() == 1
+    table.rematerialize("merge")
+    if how == "moved":
+        (tmp_path / "base" / "_delta_log").rename(tmp_path / "base_log")
+        another_process()
+    else:
+        clean_up(spark, tmp_path / "base", base.version() - 1)
+    spark.sql(f"RESTORE TABLE delta.`{tmp_path}/clone` TO VERSION AS OF 0")
+    pairs.append(table, insert(4, 4, 40))
+    expected = {(k, 10 * k, "a") for k in (1, 2, 3, 4)}
+    assert (table.merged_batch(), pairs.read(table)) == (0, expected)
+    if how == "moved":
+        (tmp_path / "base_log").rename(tmp_path / "base" / "_delta_log")
+        assert (table.merged_batch(), pairs.read(table)) == (1, expected)
+        (tmp_path / "base" / "_delta_log").rename(tmp_path / "base_log")
+    # The clone's log forgets that it was cloned and restored.
+    spark.sql(f"ALTER TABLE delta.`{tmp_path}/clone` SET TBLPROPERTIES ('a' = 'b')")
+    clean_up(spark, tmp_path / "clone", table.base.version() - 1)
+    for k in (5, 6):
+        assert (table.merged_batch(), pairs.read(table)) == (0, expected)
+        pairs.append(table, insert(k, k, 10 * k))
+        expected.add((k, 10 * k, "a"))
+    table.rematerialize()
+    assert sorted(map(tuple, table.read_optimized().collect())) == sorted(expected)
+
+
+def test_a_changeset_younger_than_a_clone_has_no_batch_of_its_source(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier releases numbered its batches from 1, and recorded no base's first batch."""
+    pairs = Pairs(spark, tmp_path)
+    pairs.append(pairs.source, insert(1, 1, 10))
+    pairs.source.rematerialize()
+    pairs.clone("clone", BASE)
+    table = pairs.opened("clone")
+    with monkeypatch.context() as earlier:
+        earlier.setattr(both_sides, "settle_watermark", lambda *_: None)
+        earlier.setattr(both_sides, "merged_batch", lambda *_: 0)
+        earlier.setattr(changeset, "_first_of", lambda *_: 1)
+        assert pairs.append(table, upsert(1, 2, 11), insert(2, 2, 20)) == 1
+    expected = {(1, 11, "a"), (2, 20, "a")}
+    assert (table.pending().batches, pairs.read(table)) == (1, expected)
+    assert pairs.append(table, insert(3, 3, 30)) == 2
+    expected |= {(3, 30, "a")}
+    for each in (table, pairs.clone("again", of="clone")):
+        assert pairs.read(each) == expected
+        each.rematerialize()
+        assert {tuple(row) for row in each.read_optimized().collect()} == expected
+
+
+def test_a_clone_that_is_read_again_looks_for_nothing_in_its_source(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = Pairs(spark, tmp_path)
+    pairs.append(pairs.source, insert(1, 1, 10), insert(2, 1, 20))
+    for _ in range(3):
+        pairs.append(pairs.source, delete(2, 20))
+        pairs.source.rematerialize("merge")
+    pairs.append(pairs.source, upsert(2, 15, 21))
+    cloned, table = pairs.source.base.version(), pairs.clone("clone")
+    assert rows_of(table) == {(1, 10, "a")}
+    pairs.source.base.delete("k = 1")
+    newest, read, commit_of = pairs.source.base.version(), set[int](), lineage.commit_of
+
+    def counted(of: Any, version: int) -> Any:
+        if of.data_path.endswith("/base"):
+            read.add(version)
+        return commit_of(of, version)
+
+    monkeypatch.setattr(lineage, "commit_of", counted)
+    monkeypatch.setattr(watermark, "source_of", None)
+    monkeypatch.setattr(side_table, "collected", None)  # no job
+    assert rows_of(table) == {(1, 10, "a")}
+    assert read <= {cloned, newest}
 
 
 def test_no_source_is_looked_for_where_a_table_has_all_its_batches(

@@ -12,6 +12,7 @@ from pyspark.sql import Column
 from deltaweave.changes.current import (
     OWN_COLUMNS,
     apply_to_current_rows,
+    as_in_table,
     current_row_columns,
 )
 from deltaweave.changes.delivery import EventBatch, id_of_batch, rescue, rescued_table
@@ -217,8 +218,10 @@ def _to_histories(
     late_by: timedelta,
     delivery: EventBatch,
 ) -> MergeResult:
-    whole = completed(events, TableColumns.of(table.snapshot(), (START, END)))
     remembered = Remembered.of(table, late_by)
+    if remembered.are_partial():
+        events = events.naming_columns()
+    whole = completed(events, TableColumns.of(table.snapshot(), (START, END)))
     return Histories(table, whole, tracked, remembered).apply(delivery)
 
 
@@ -226,7 +229,9 @@ def _to_histories(
 def _to_current_rows(
     table: Table, events: Events, late_by: timedelta, delivery: EventBatch
 ) -> MergeResult:
-    shape, columns = events.shape, TableColumns.of(table.snapshot(), OWN_COLUMNS)
+    read = table.snapshot()
+    events, columns = as_in_table(events, read), TableColumns.of(read, OWN_COLUMNS)
+    shape = events.shape
     if not shape.is_partial:
         # Current rows keep their values in columns of the table that are not of the events.
         columns = columns.only([*shape.keys, *shape.columns])

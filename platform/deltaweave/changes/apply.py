@@ -101,9 +101,9 @@ def apply_changes(  # noqa: PLR0913 - the public options
         rescued: Path or name of a table that takes the events which cannot be applied: those
             without a sequence, with a null in their key, with a problem in their message, or with
             names of missing columns. It has the columns `id`, `rescued_at`, `reason`,
-            `message` and `event` (JSON of the source's row, or the message's text), and an event
-            once. True for the target's path or name with `_rescued` appended. By default such
-            an event is an error.
+            `message`, `event` (JSON of the source's row, or the message's text) and `target` (the
+            location of the target), and an event of a target once. True for the target's path or
+            name with `_rescued` appended. By default such an event is an error.
         stored_as_scd_type: 1 for current rows; 2 for histories, with a row for each version of a
             key, from `__START_AT` to before `__END_AT`, which is null for the newest.
         track_history_column_list: Columns whose change begins a version; by default all but the

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from deltaweave.changes import lineage
 from deltaweave.changes.commit_lines import CLONED, RESTORED
 from deltaweave.changes.lineage import REMEMBERED, Lineage
 from deltaweave.delta.log import Commit
@@ -58,3 +61,24 @@ def test_a_clone_counts_what_it_took_over_and_nothing_before_it() -> None:
         True,
         True,
     ]
+
+
+def test_commits_count_whose_clock_is_behind_that_of_the_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A driver's clock says when a batch was noted, and the storage's when it was applied."""
+    noted_ms, applied = 100_000, {REMEMBERED: 100_000_000}
+    commits = {
+        1: Commit(1, 20_000, "MERGE", {}, {}),
+        2: Commit(2, 91_000, "MERGE", {}, applied),
+        3: Commit(3, 92_000, RESTORED, {"version": 2}, {}),
+        4: Commit(4, 93_000, "MERGE", {}, {}),
+        5: Commit(5, 200_000, RESTORED, {"version": 3}, {}),
+    }
+    monkeypatch.setattr(lineage, "commit_of", lambda _, version: commits.get(version))
+    newest: Any = SimpleNamespace(version=5, data_path="/lake/t")
+    found = Lineage.of(newest, noted_ms)
+    assert (min(found.commits), found.holds(noted_ms * 1000)) == (1, True)
+    monkeypatch.delitem(commits, 5)
+    newest.version = 4
+    assert lineage.has_left(newest, 2, noted_ms)

@@ -41,7 +41,7 @@ from dagster_deltaweave.tables import (
     table_declaration,
 )
 from deltaweave._validation import counted
-from deltaweave.changes.delivery import num_rescued, rescued_table
+from deltaweave.changes.delivery import num_rescued, rescued_of, rescued_table
 from deltaweave.identifiers import RESERVED_PREFIX, column
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def build_rescued_events_check(
         assert kept is not None
         metadata: dict[str, Any] = {"changes/rescued_events": count}
         if count and sample:
-            rows = kept.read().orderBy("rescued_at")
+            rows = rescued_of(table, kept).orderBy("rescued_at")
             metadata["check/sample"] = sample_table(rows, ["reason", "message"])
         waiting = counted(count or 0, "event waits", "events wait")
         return AssetCheckResult(

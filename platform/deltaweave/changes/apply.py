@@ -13,6 +13,7 @@ from deltaweave._validation import options_of
 from deltaweave.changes.current import (
     OWN_COLUMNS,
     apply_to_current_rows,
+    as_in_table,
     current_row_columns,
 )
 from deltaweave.changes.delivery import EventBatch, id_of_batch, rescue, rescued_table
@@ -101,9 +102,9 @@ def apply_changes(  # noqa: PLR0913 - the public options
         rescued: Path or name of a table that takes the events which cannot be applied: those
             without a sequence, with a null in their key, with a problem in their message, or with
             names of missing columns. It has the columns `id`, `rescued_at`, `reason`,
-            `message` and `event` (JSON of the source's row, or the message's text), and an event
-            once. True for the target's path or name with `_rescued` appended. By default such
-            an event is an error.
+            `message`, `event` (JSON of the source's row, or the message's text) and `target` (the
+            location of the target), and an event of a target once. True for the target's path or
+            name with `_rescued` appended. By default such an event is an error.
         stored_as_scd_type: 1 for current rows; 2 for histories, with a row for each version of a
             key, from `__START_AT` to before `__END_AT`, which is null for the newest.
         track_history_column_list: Columns whose change begins a version; by default all but the
@@ -202,8 +203,10 @@ def _to_histories(
     late_by: timedelta,
     delivery: EventBatch,
 ) -> MergeResult:
-    whole = completed(events, TableColumns.of(table.snapshot(), (START, END)))
     remembered = Remembered.of(table, late_by)
+    if remembered.are_partial():
+        events = events.naming_columns()
+    whole = completed(events, TableColumns.of(table.snapshot(), (START, END)))
     return Histories(table, whole, tracked, remembered).apply(delivery)
 
 
@@ -211,7 +214,9 @@ def _to_histories(
 def _to_current_rows(
     table: Table, events: Events, late_by: timedelta, delivery: EventBatch
 ) -> MergeResult:
-    shape, columns = events.shape, TableColumns.of(table.snapshot(), OWN_COLUMNS)
+    read = table.snapshot()
+    events, columns = as_in_table(events, read), TableColumns.of(read, OWN_COLUMNS)
+    shape = events.shape
     if not shape.is_partial:
         # Current rows keep their values in columns of the table that are not of the events.
         columns = columns.only([*shape.keys, *shape.columns])

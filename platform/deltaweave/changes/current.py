@@ -50,6 +50,7 @@ from deltaweave.changes.tombstones import DELETED, Tombstones
 from deltaweave.clauses import Clause
 from deltaweave.delta.commit import TransactionId
 from deltaweave.delta.jvm import grouped
+from deltaweave.delta.log import TableSnapshot
 from deltaweave.engine.report import MergeResult
 from deltaweave.identifiers import column, literal, quoted
 from deltaweave.table import Table
@@ -151,15 +152,17 @@ def stored_names(shape: EventShape, column: str) -> list[str]:
     return [column] if shape.table is None else shape.table.names(column)
 
 
-def _sets_no_null(shape: EventShape) -> bool:
-    """Return whether no upsert sets a column to null."""
-    return shape.ignore_nulls and shape.present is None
+def _may_be_added(shape: EventShape, column: str) -> bool:
+    """Return whether the column may have been added after the table was created."""
+    added = None if shape.table is None else shape.table.added
+    return added is None or column.lower() in added
 
 
 def _null_is_unset(shape: EventShape, column: str) -> bool:
     """Return whether no event set a null in a row that has no sequence of its own there."""
-    is_added = shape.table is not None and column.lower() in shape.table.added
-    return is_added or _sets_no_null(shape)
+    if shape.table is not None and shape.table.added is not None:
+        return _may_be_added(shape, column)
+    return shape.ignore_nulls and shape.present is None  # as far as these options are the table's
 
 
 def _held_of(shape: EventShape, row: Named, column: str) -> str:
@@ -184,7 +187,7 @@ def _other_than(
     entries = []
     for c, of in of_columns.items():
         is_other = f"NOT ({of} <=> {sequence})"
-        if _null_is_unset(shape, c) and not _sets_no_null(shape):
+        if _may_be_added(shape, c):
             is_other = f"({is_other} OR ({of} IS NOT NULL AND ({values[c]}) IS NULL))"
         entry = f"named_struct('key', {literal(shape.stored(c))}, 'value', {of})"
         entries.append(f"CASE WHEN {is_other} THEN {entry} END")
@@ -199,6 +202,11 @@ def current_row_columns(events: Events) -> list[StructField]:
         sequences = MapType(StringType(), events.sequence_type)
         fields.append(StructField(COLUMN_SEQUENCES, sequences))
     return fields
+
+
+def as_in_table(events: Events, table: TableSnapshot) -> Events:
+    """Return whole events as some that may leave columns out, where the table's rows have those."""
+    return events.naming_columns() if COLUMN_SEQUENCES in table.schema.names else events
 
 
 def newest_of_keys(events: Events) -> DataFrame:

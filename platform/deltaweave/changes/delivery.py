@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from deltaweave import clauses
 from deltaweave.changes.events import WRONG, Events
 from deltaweave.changes.lineage import OfOneLine, id_to_commit, line_of
-from deltaweave.changes.side_table import encryption_of, noted_at_present
+from deltaweave.changes.side_table import encryption_of, fitted, noted_at_present
 from deltaweave.delta.commit import (
     TransactionId,
     reset_session_transaction_id,
@@ -29,9 +29,12 @@ from deltaweave.engine.attempts import retried_after_conflict
 from deltaweave.errors import SourceError, StatementError
 from deltaweave.table import Table
 
-RESCUED_SCHEMA = "id STRING, rescued_at TIMESTAMP, reason STRING, message STRING, event STRING"
+RESCUED_SCHEMA = (
+    "id STRING, rescued_at TIMESTAMP, reason STRING, message STRING, event STRING, target STRING"
+)
 """The columns of the table of unusable events: `message` says where the event came from, `event` is
-JSON of the source's row or the text of the message, and `id` is a digest of both."""
+JSON of the source's row or the text of the message, and `id` is a digest of both. `target` is the
+location of the table to which the event belongs; null in rows of earlier releases."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +191,7 @@ def rescue(
         and id_to_commit(holder.snapshot(), transaction_id) is None
     ):
         return
-    _put(events.unusable, into, encryption_of(table, into))
+    _put(events.unusable, table, into, encryption_of(table, into))
 
 
 def num_rescued(table: Table, rescued: str | bool) -> int | None:
@@ -201,12 +204,20 @@ def num_rescued(table: Table, rescued: str | bool) -> int | None:
     if kept is None:
         return None
     with translated(kept.path_or_name, operation="counting events", otherwise=SourceError):
-        return kept.read().count() if kept.exists() else 0
+        return rescued_of(table, kept).count() if kept.exists() else 0
+
+
+def rescued_of(table: Table, kept: Table) -> DataFrame:
+    """Read the unusable events of a table, which may share theirs with others."""
+    rows = kept.read()
+    if "target" not in rows.columns:
+        return rows
+    return rows.where(F.col("target").isNull() | (F.col("target") == table.location()))
 
 
 @without_session_transaction_id()
 @retried_after_conflict
-def _put(unusable: DataFrame, into: Table, properties: Mapping[str, str]) -> None:
+def _put(unusable: DataFrame, table: Table, into: Table, properties: Mapping[str, str]) -> None:
     into.create_if_missing(RESCUED_SCHEMA, properties=dict(properties))
     wrong = F.col(WRONG)
     text = json_text(F.struct(wrong["message"].alias("at"), wrong["event"].alias("event")))
@@ -216,6 +227,9 @@ def _put(unusable: DataFrame, into: Table, properties: Mapping[str, str]) -> Non
         wrong["reason"].alias("reason"),
         wrong["message"].alias("message"),
         wrong["event"].alias("event"),
+        F.lit(table.location()).alias("target"),
     )
-    merge = into.merge(rows.dropDuplicates(["id"]), on="t.id = s.id")
+    rows = fitted(rows.dropDuplicates(["id"]), into)
+    same = "t.id = s.id AND (t.target IS NULL OR t.target = s.target)"
+    merge = into.merge(rows, on=same)
     merge.add(clauses.when_not_matched_insert_all()).execute()

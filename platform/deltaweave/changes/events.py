@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -107,8 +107,9 @@ class Events:
     Attributes:
         rows: The keys by their names; `_cdc_operation` (string); `_cdc_sequence` (struct of `at`,
             of the sequence's type, and `tie`, bigint); `_cdc_values` (struct of the other columns,
-            or of a null if there are none); `_cdc_present` (array of strings, null for all), if
-            upserts may leave columns out; `_cdc_inserted` (boolean), if events mark inserts.
+            or of a null if there are none); `_cdc_present` (array of the names of columns that it
+            sets), if upserts may leave columns out; `_cdc_inserted` (boolean), if events mark
+            inserts.
         count: How many there are.
         deletes: How many of them delete.
         truncated: The sequence (`at`) of the last event that empties the table, a constant; or
@@ -135,6 +136,18 @@ class Events:
         if self.kept is not None:
             with suppress_cleanup_errors("the events"):
                 self.kept.unpersist()
+
+    def naming_columns(self) -> Events:
+        """Return the events as those of a table whose events may leave columns out.
+
+        Whole events set all columns that they have.
+        """
+        if self.shape.is_partial:
+            return self
+        shape = replace(self.shape, present=PRESENT)
+        return replace(
+            self, rows=self.rows.withColumn(PRESENT, _set_columns(None, shape)), shape=shape
+        )
 
     @property
     def key_rows(self) -> DataFrame:
@@ -172,15 +185,10 @@ def count_events(rows: DataFrame, shape: EventShape) -> Events:
 
 
 def mentions(name: str, shape: EventShape) -> Column:
-    """Return whether an event sets the column of this name."""
-    speaks = F.lit(True)
-    if shape.present is not None:
-        named = F.array_contains(PRESENT, name)
-        speaks = F.col(PRESENT).isNull() | named
-    if shape.ignore_nulls:  # but a null in a column that is named as present is written
-        is_given = F.col(EVENT_VALUES)[name].isNotNull()
-        speaks = speaks & is_given if shape.present is None else speaks & (is_given | named)
-    return speaks
+    """Return whether an event that may leave columns out sets the column of this name."""
+    # Whole events that were stored name none, and so do those of earlier releases without nulls.
+    by_value = F.col(EVENT_VALUES)[name].isNotNull() if shape.ignore_nulls else F.lit(True)
+    return F.when(F.col(PRESENT).isNull(), by_value).otherwise(F.array_contains(PRESENT, name))
 
 
 def last_at(at: Column) -> Column:
@@ -195,10 +203,7 @@ def _shaped(source: DataFrame, shape: EventShape, table: str, keeps_wrong: bool)
     operation = F.when(truncates, TRUNCATE).when(deletes, DELETE).otherwise(UPSERT)
     values = values_of(source, shape.columns)
     named = None if shape.present is None else spelled(source.columns, column(shape.present))
-    if named is not None and not shape.ignore_nulls:
-        # An event that names no columns sets those that there are now, and no later ones.
-        named = F.coalesce(named, F.array(*map(F.lit, shape.columns)).cast("array<string>"))
-    present = [] if named is None else [named.alias(PRESENT)]
+    present = [_set_columns(named, shape).alias(PRESENT)] if shape.is_partial else []
     if shape.inserts is not None:
         present.append(F.coalesce(shape.inserts, false).alias(INSERTED))
     at = shape.sequence_by
@@ -229,6 +234,19 @@ def _shaped(source: DataFrame, shape: EventShape, table: str, keeps_wrong: bool)
     tie = F.when(F.col(OPERATION) == UPSERT, digest(rows, shape)).otherwise(_LAST)
     sequence = F.struct(F.col("_cdc_at").alias("at"), tie.cast("bigint").alias("tie"))
     return rows.withColumn(SEQUENCE, sequence).drop("_cdc_at")
+
+
+def _set_columns(named: Column | None, shape: EventShape) -> Column:
+    """Return the names of the columns that an event sets, by which any later reader knows them.
+
+    If it names none, it sets those that there are now, and no later ones.
+    """
+    names = [
+        F.when(column(c).isNotNull(), F.lit(c)) if shape.ignore_nulls else F.lit(c)
+        for c in shape.columns
+    ]
+    every = F.array_compact(F.array(*names).cast("array<string>"))
+    return every if named is None else F.coalesce(named, every)
 
 
 def values_of(rows: DataFrame, columns: Sequence[str]) -> Column:

@@ -55,7 +55,7 @@ from deltaweave.delta.jvm import translated
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.delta.scan import cached
 from deltaweave.engine.report import MergeResult
-from deltaweave.errors import SourceError
+from deltaweave.errors import CommitConflictError, SourceError
 from deltaweave.identifiers import column, quoted
 from deltaweave.table import Table
 
@@ -194,10 +194,9 @@ class Histories:
             by_column[c] = F.when(is_event, F.max_by(value, tie).over(of_sequence))
         values = F.struct(*[of["value"].alias(c) for c, of in by_column.items()])
         together = {EVENT_VALUES: F.when(is_event, values).otherwise(F.col(EVENT_VALUES))}
-        if shape.present is not None:
-            names = [F.when(of.isNotNull(), F.lit(c)) for c, of in by_column.items()]
-            named = F.array_compact(F.array(*names))
-            together[PRESENT] = F.when(is_event, named).otherwise(F.col(PRESENT))
+        names = [F.when(of.isNotNull(), F.lit(c)) for c, of in by_column.items()]
+        named = F.array_compact(F.array(*names).cast("array<string>"))
+        together[PRESENT] = F.when(is_event, named).otherwise(F.col(PRESENT))
         return known.withColumns(together)
 
     def _events_of_versions(self, versions: DataFrame) -> DataFrame:
@@ -338,11 +337,26 @@ class Remembered:
         """Return the newest version of the remembered events; -1 if there are none."""
         return newest_version(self.kept_in)
 
+    def are_partial(self) -> bool:
+        """Return whether some of them may leave columns out."""
+        return self.kept_in.exists() and PRESENT in self.kept_in.snapshot().schema.names
+
     def of_keys(self, events: Events, version: int) -> DataFrame | None:
-        """Read the remembered events of a batch's keys at a version: columns as `Events.rows`."""
+        """Read the remembered events of a batch's keys at a version: columns as `Events.rows`.
+
+        Raises:
+            CommitConflictError: Others have remembered events that leave columns out, which these
+                do not. Apply them again.
+        """
         if version < 0:
             return None
         held = self.kept_in.snapshot(version)
+        if PRESENT in held.schema.names and not events.shape.is_partial:
+            raise CommitConflictError(
+                "events that leave columns out were remembered meanwhile.",
+                table=self.table.path_or_name,
+                hint="Apply the events again.",
+            )
         check_has_keys(held, events.shape)
         kept = to_events(held.read_whole(), events.shape)
         kept = kept.join(events.key_rows, list(events.shape.keys), "left_semi")

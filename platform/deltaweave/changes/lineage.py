@@ -52,7 +52,7 @@ AGAIN = "deltaweave/batch_again"
 
 NOTED_EVERY = 32  # versions of the table that one look reads again at most
 
-_CLOCKS_DIFFER_MS = 60_000  # those of who made the source of a clone, and who cloned it
+_CLOCKS_DIFFER_MS = 60_000  # those of drivers, and those that date commits
 
 _BY_PATH = re.compile(r"delta\.`(.*)`", re.DOTALL)
 
@@ -98,8 +98,8 @@ class Lineage:
 
     @classmethod
     def of(cls, newest: TableSnapshot, since_ms: int, version: int | None = None) -> Lineage:
-        """Build the lineage of a version."""
-        commits = _commits_since(newest, since_ms)
+        """Build the lineage of a version, of commits since a time by a driver's clock."""
+        commits = _commits_since(newest, since_ms - _CLOCKS_DIFFER_MS)
         kept: set[int] = set()
         at: int | None = newest.version if version is None else version
         while at is not None and at in commits and at not in kept:
@@ -304,7 +304,7 @@ def has_left(newest: TableSnapshot, since: int, since_ms: int = 0) -> bool:
         # Without that version, an earlier copy of the log has taken the place of the log.
         return commit_of(newest, since) is None
     for commit in backwards(newest, since + 1):
-        if commit.at_ms < since_ms:
+        if commit.at_ms < since_ms - _CLOCKS_DIFFER_MS:
             return False
         if commit.operation in (RESTORED, CLONED):
             return True

@@ -86,7 +86,9 @@ _KEPT_NOTED = 32  # versions, each of which may hold thousands of batches
 
 _lock = threading.Lock()
 _last_noted = 0
-_checked_until: dict[tuple[str, str], int] = {}
+# By side table and table: the version up to which the table was looked at, and the first version of
+# the side table for which that holds.
+_checked_until: dict[tuple[str, str], tuple[int, int]] = {}
 _noted: dict[tuple[str, str, int, int], set[int]] = {}
 
 
@@ -324,7 +326,6 @@ def settle(kept_in: Table, table: Table, directory: str) -> TableSnapshot:
             kept_in.write(side.read_whole().limit(0), "append", applied=looked_at)
         except CommitConflictError:
             logger.debug("%s: another run records the version up to which it looked", kept_in)
-    _note_look(side, newest)
     return newest
 
 
@@ -333,11 +334,11 @@ def settled(side: TableSnapshot, newest: TableSnapshot, directory: str) -> Settl
 
     None if all do, because the table has not left its line since the last look.
     """
-    known = side.last_applied(LOOKED_AT)
-    since = max(_checked_until.get(_key_of_side(side, newest), -1), -1 if known is None else known)
+    known, key = side.last_applied(LOOKED_AT), _key_of_side(side, newest)
+    since = max(_looked_until(key, side.version), -1 if known is None else known)
     # A table from before side tables were looked at has been on its line since they exist.
     if not has_left(newest, since, side.created_at_ms or 0):
-        _note_look(side, newest)
+        _keep_look(key, newest.version, side.version)
         return None
     versions = list(_versions(side))
     lineage = Lineage.of(newest, _oldest_ms(versions))
@@ -372,7 +373,7 @@ def _held(
 def _take_over(kept_in: Table, table: Table, newest: TableSnapshot, directory: str) -> None:
     """Begin the side table of a clone with what its source remembers."""
     key = (f"{newest.data_path}/{directory}", newest.id)
-    clone = cloned_by(newest, max(_checked_until.get(key, -1), last_look(newest)))
+    clone = cloned_by(newest, max(_looked_until(key, -1), last_look(newest)))
     if clone is not None:
         rows = rows_of_clone(newest, clone, directory)
         if rows is not None:
@@ -381,7 +382,7 @@ def _take_over(kept_in: Table, table: Table, newest: TableSnapshot, directory: s
             # Another run may do the same: then this one conflicts, and is repeated.
             kept_in.write(rows, "append", applied=applied, computed_from=0)
             return
-    _keep_look(key, newest.version)
+    _keep_look(key, newest.version, -1)
 
 
 def rows_of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataFrame | None:
@@ -473,13 +474,15 @@ def _key_of_side(side: TableSnapshot, newest: TableSnapshot) -> tuple[str, str]:
     return side.data_path, newest.id
 
 
-def _note_look(side: TableSnapshot, newest: TableSnapshot) -> None:
-    _keep_look(_key_of_side(side, newest), newest.version)
+def _looked_until(key: tuple[str, str], side: int) -> int:
+    """Return the version up to which a table was looked at for a version of its side table."""
+    version, since = _checked_until.get(key, (-1, side))
+    return version if side >= since else -1
 
 
-def _keep_look(key: tuple[str, str], version: int) -> None:
+def _keep_look(key: tuple[str, str], version: int, side: int) -> None:
     with _lock:
         _checked_until.pop(key, None)
-        _checked_until[key] = version
+        _checked_until[key] = (version, side)
         while len(_checked_until) > _KEPT_LOOKS:
             del _checked_until[next(iter(_checked_until))]

@@ -175,7 +175,7 @@ def to_events(kept: DataFrame, shape: EventShape) -> DataFrame:
             selected.append(_sequence(kept, table).alias(name))
         elif name != PRESENT and name not in taken:
             selected.append(column(name))
-    if shape.present is not None:
+    if shape.is_partial:
         selected.append(_present(kept, shape, table).alias(PRESENT))
     return kept.select(*selected)
 

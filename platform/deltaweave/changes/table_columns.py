@@ -48,14 +48,14 @@ class TableColumns:
         stored: The columns as the side tables store them.
         at: The type of the table's sequences (`at`), or None if it has none.
         added: The columns that may have been added after the table was created, by their names in
-            lower case; none if that is not known.
+            lower case; None if that is not known.
         of_table: The table's id.
     """
 
     fields: Mapping[str, StructField]
     stored: Mapping[str, StructField]
     at: DataType | None
-    added: frozenset[str] = frozenset()
+    added: frozenset[str] | None = None
     of_table: str = ""
 
     @classmethod
@@ -84,7 +84,7 @@ class TableColumns:
                     added.add(lower)
         if own[0] == _SEQUENCE and isinstance(at, StructType):
             at = at["at"].dataType
-        return cls(fields, stored, at, frozenset(added), table.id)
+        return cls(fields, stored, at, None if known is None else frozenset(added), table.id)
 
     @classmethod
     def declared(cls, schema: StructType | str) -> TableColumns:

@@ -217,7 +217,7 @@ def _last_emptied(rows: DataFrame, events: Events) -> Column | None:
 
 def _of_keys(rows: DataFrame, events: Events) -> DataFrame:
     """Return the newest remembered delete of each key."""
-    rows = to_events(rows, replace(events.shape, present=None))
+    rows = to_events(rows, replace(events.shape, present=None, ignore_nulls=False))
     keys = [quoted(key) for key in events.shape.keys]
     newest = F.max(SEQUENCE).alias(_REMEMBERED)
     return grouped(rows.where(~F.col(_OF_ALL)), keys, [newest])

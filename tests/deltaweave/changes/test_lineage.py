@@ -76,7 +76,7 @@ def test_a_commit_is_read_once_unless_another_log_took_the_place(
     def lineage_of(newest: int, since_ms: int) -> tuple[set[int], list[int]]:
         read.clear()
         table: Any = SimpleNamespace(data_path="memory", id="of one test", version=newest)
-        found = Lineage.of(table, since_ms)
+        found = Lineage.of(table, since_ms + 60_000)  # by a clock that may be ahead
         assert all(log[version] == commit for version, commit in found.commits.items())
         return set(found.commits), list(read)
 
@@ -86,3 +86,24 @@ def test_a_commit_is_read_once_unless_another_log_took_the_place(
     for version in (3, 4, 5):
         log[version] = replace(log[version], at_ms=9_000 + version)
     assert lineage_of(5, 0) == ({0, 1, 2, 3, 4, 5}, [5, 4, 3, 2, 0])
+
+
+def test_commits_count_whose_clock_is_behind_that_of_the_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A driver's clock says when a batch was noted, and the storage's when it was applied."""
+    noted_ms, applied = 100_000, {REMEMBERED: 100_000_000}
+    commits = {
+        1: Commit(1, 20_000, "MERGE", {}, {}),
+        2: Commit(2, 91_000, "MERGE", {}, applied),
+        3: Commit(3, 92_000, RESTORED, {"version": 2}, {}),
+        4: Commit(4, 93_000, "MERGE", {}, {}),
+        5: Commit(5, 200_000, RESTORED, {"version": 3}, {}),
+    }
+    monkeypatch.setattr(lineage, "commit_of", lambda _, version: commits.get(version))
+    newest: Any = SimpleNamespace(version=5, data_path="/lake/t", id="of another test")
+    found = Lineage.of(newest, noted_ms)
+    assert (min(found.commits), found.holds(noted_ms * 1000)) == (1, True)
+    monkeypatch.delitem(commits, 5)
+    newest.version = 4
+    assert lineage.has_left(newest, 2, noted_ms)

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 import deltaweave
 from deltaweave import FROM_DEBEZIUM, MergeOnReadTable, Table, debezium_changes
+from deltaweave.changes.delivery import num_rescued
 from deltaweave.errors import SourceError, StatementError
 from tests.support.settings import configured
 
@@ -190,6 +191,36 @@ def test_a_batch_that_a_restore_took_back_is_appended_and_put_aside_again(
         assert table.append(source, applied=("batches", 1)) == number
         assert (table.read().count(), aside.read().count()) == (1, waiting)
         spark.sql(f"DELETE FROM delta.`{aside.path_or_name}`")
+
+
+@pytest.mark.minutes
+def test_tables_that_put_events_aside_together_have_each_its_own(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    aside = Table(spark, str(tmp_path / "aside"))
+    tables = [Table(spark, str(tmp_path / name)) for name in ("customers", "orders")]
+    source = spark.createDataFrame([(None, "x", 1), (1, "y", 2)], "id INT, name STRING, at INT")
+
+    def put_aside() -> list[int | None]:
+        for table in tables:
+            deltaweave.apply_changes(
+                spark,
+                table.path_or_name,
+                source,
+                keys=["id"],
+                sequence_by="at",
+                rescued=aside.path_or_name,
+            )
+        return [num_rescued(table, aside.path_or_name) for table in tables]
+
+    for _ in range(2):
+        assert (put_aside(), aside.row_count()) == ([1, 1], 2)
+    # What an earlier release put aside is of whichever table, and is there once.
+    earlier = aside.read().drop("target").where(f"target = '{tables[0].location()}'")
+    earlier.write.format("delta").save(str(tmp_path / "earlier"))
+    aside = Table(spark, str(tmp_path / "earlier"))
+    for _ in range(2):
+        assert (put_aside(), aside.row_count()) == ([1, 1], 1)
 
 
 def test_a_decoded_message_that_is_put_aside_has_its_nulls(spark: SparkSession) -> None:

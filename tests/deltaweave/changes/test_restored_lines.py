@@ -206,6 +206,25 @@ def test_batches_that_a_changeset_lost_are_appended_after_later_ones(
     assert rows_of(table) == current_rows([event for n in STREAM for event in STREAM[n]])
 
 
+@pytest.mark.minutes
+def test_batches_that_a_changeset_lacks_are_merged_once_they_are_back(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = on_read(Lake(spark, tmp_path, ON_READ))
+    for n in (1, 2, 3):
+        table.append(frame(spark, STREAM[n]))
+    for version, merged, pending in ((1, 1, 0), (3, 1, 2)):
+        spark.sql(f"RESTORE TABLE delta.`{tmp_path}/base_changes` TO VERSION AS OF {version}")
+        if not pending:
+            table.rematerialize()
+        assert (table.merged_batch(), table.pending().batches) == (merged, pending), version
+        assert table.purge() == 1
+    expected = current_rows([event for n in (1, 2, 3) for event in STREAM[n]])
+    assert rows_of(table) == expected
+    table.rematerialize()
+    assert {tuple(row) for row in table.read_optimized().collect()} == expected
+
+
 OTHER_BATCH = [Event(1, 50, 1, "x"), delete(2, 50), Event(3, 5, 1, "y"), Event(3, 40, 3, "c")]
 OF_SOME_COLUMNS = [replace(each, present=("v",)) for each in OTHER_BATCH]
 

@@ -171,6 +171,25 @@ def test_what_a_restored_table_does_not_have_does_not_count(
 
 
 @pytest.mark.minutes
+def test_an_older_version_of_a_side_table_counts_what_it_did(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A reader has it while others settle the side table."""
+    lake = Lake(spark, tmp_path, KINDS["current rows"])
+    inserted, _ = lake.apply(INSERTS), lake.apply(DELETES)
+    lake.restore(inserted)
+    tombstones = Tombstones.of(Table(spark, lake.named("table")))
+    older = tombstones.kept_in.snapshot()
+    newest = tombstones.settle()
+    found = side_table.settled(older, newest, side_table.TOMBSTONES)
+    assert found is not None
+    assert found.rows.collect() == []
+    settled = tombstones.kept_in.snapshot()
+    assert settled.version == older.version + 1
+    assert side_table.settled(settled, newest, side_table.TOMBSTONES) is None
+
+
+@pytest.mark.minutes
 def test_a_restore_during_a_batch_makes_it_begin_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,7 +82,8 @@ class Batches:
     Attributes:
         after: The number of the batch before them.
         table: The version of the changeset that has them.
-        newest: The number of the changeset's newest batch; 0 if there was none.
+        newest: The number of the newest batch that the changeset has; 0 for none. `NUMBERED` may
+            count later ones, which a RESTORE took back and another may bring back.
         purged: The number of the newest purged batch; 0 if none was purged.
         files: The files of the batches.
         rows: The events of the batches: columns as `Events.rows`.
@@ -303,7 +304,7 @@ class Changeset:
         return Batches(
             batch,
             snapshot,
-            max(snapshot.last_applied(NUMBERED) or 0, *numbers, 0),
+            max(numbers, default=0),
             _purged_from(snapshot, batch),
             files,
             self._as_events(snapshot.read_files(files)),

@@ -9,9 +9,16 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from deltaweave.changes.current import OWN_COLUMNS, alive, newest_of_keys, rows_left
+from deltaweave.changes.current import (
+    COLUMN_SEQUENCES,
+    OWN_COLUMNS,
+    alive,
+    as_in_table,
+    newest_of_keys,
+    rows_left,
+)
 from deltaweave.changes.epochs import log_fields
-from deltaweave.changes.events import PREFIX, SEQUENCE, Events, EventShape
+from deltaweave.changes.events import PREFIX, PRESENT, SEQUENCE, Events, EventShape
 from deltaweave.changes.merge_on_read.changeset import Batches, Changeset
 from deltaweave.changes.merge_on_read.merged_view import MergedView
 from deltaweave.changes.merge_on_read.watermark import (
@@ -102,6 +109,8 @@ class Sides:
         schema = base.schema
         sequence = schema[SEQUENCE].dataType if SEQUENCE in schema.names else None
         keys = self.options.spelled_as(schema.names).keys
+        # Beside whole events there may be some that leave columns out, as their batches say.
+        is_partial = COLUMN_SEQUENCES in schema.names and not self.options.ignore_null_updates
         of_user = [name for name in schema.names if not name.startswith(PREFIX)]
         shape = EventShape(
             keys=tuple(keys),
@@ -111,7 +120,7 @@ class Sides:
             columns=tuple(
                 name for name in of_user if name not in keys and not is_computed(schema[name])
             ),
-            present=self.options.present_columns,
+            present=self.options.present_columns or (PRESENT if is_partial else None),
             ignore_nulls=self.options.ignore_null_updates,
             log_fields=(
                 log_fields(sequence["at"].dataType) if isinstance(sequence, StructType) else ()
@@ -149,7 +158,8 @@ class Sides:
     @retried_after_conflict
     def append(self, events: Events, applied: TransactionId | None) -> int | None:
         """Append a batch for the base as it is; return its number, or None if it came before."""
-        whole = completed(events, self.columns())
+        base = self.base.snapshot()
+        whole = completed(as_in_table(events, base), self.columns(base))
         self.check_keys(whole.shape)
         changeset = Changeset(self.changes, whole.shape)
         changeset.create_if_missing(whole, encryption_of(self.base, self.changes))

@@ -119,15 +119,17 @@ def tags_of_run(run: DagsterRun, instance: DagsterInstance) -> Mapping[str, str]
     tags, before = dict(run.tags), run
     while written_tag(tags, DELIVERY_TAG) is None and before.parent_run_id is not None:
         parent = instance.get_run_by_id(before.parent_run_id)
-        if parent is None or _partition_of(parent) != _partition_of(run):
+        if parent is None or tags_of_partitions(parent) != tags_of_partitions(run):
             break
         hidden = {name: value for name, value in parent.tags.items() if name.startswith(HIDDEN)}
         tags, before = hidden | tags, parent
     return tags
 
 
-def _partition_of(run: DagsterRun) -> str | None:
-    return run.tags.get(PARTITION_NAME_TAG)
+def tags_of_partitions(run: DagsterRun) -> dict[str, str]:
+    """Return the tags that name the partitions of a run."""
+    names = (PARTITION_NAME_TAG, *RANGE_TAGS, PARTITIONS)
+    return {name: run.tags[name] for name in names if name in run.tags}
 
 
 def shown_name(name: str) -> str:

@@ -343,6 +343,12 @@ def test_an_append_that_a_restore_took_back_is_appended_again(table: TableWithId
         (["all", "some", "failed assets"], 0),
         (["all", "failed assets", "failed assets"], 0),
         (["gone", "failed assets"], None),
+        # Of one asset, nothing that the run before read is taken over.
+        (["log", "failed log"], 1),
+        (["log", "failed log", "failed log"], 2),
+        (["log", "failed log", "some"], 1),
+        (["both", "failed log"], 0),
+        (["both", "failed log", "failed log"], 0),
     ],
 )
 def test_a_run_was_created_when_the_one_whose_steps_it_resumes_was(
@@ -353,10 +359,12 @@ def test_a_run_was_created_when_the_one_whose_steps_it_resumes_was(
         made: list[Any] = []
         for each in runs:
             time.sleep(0.002)
-            resumes = {ASSET_RESUME_RETRY_TAG: "true"} if each == "failed assets" else {}
+            resumes = {ASSET_RESUME_RETRY_TAG: "true"} if each.startswith("failed") else {}
+            assets = ["raw", "log"] if each == "both" else ["log"] if "log" in each else []
             made.append(
                 create_run_for_test(
                     instance,
+                    asset_selection=frozenset(map(AssetKey, assets)) or None,
                     step_keys_to_execute=["log"] if each == "some" else None,
                     parent_run_id=made[-1].run_id if made else None,
                     root_run_id=made[0].run_id if made else None,

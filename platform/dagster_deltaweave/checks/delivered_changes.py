@@ -84,7 +84,8 @@ def build_pending_changes_check(
             own `asset_check`.
     """
     allowed, declaration = policy or RematerializationPolicy(), tables.declaration
-    manager = io_manager_key or tables.io_manager_key
+    view = NamedAsset.of(tables.view, io_manager_key)
+    manager = view.io_manager_key
 
     @asset_check(
         asset=tables.view,
@@ -92,6 +93,7 @@ def build_pending_changes_check(
         description="No more changes wait to be merged into the base than the policy allows.",
         blocking=blocking,
         required_resource_keys={manager},
+        resource_defs=view.resource_defs,
         **arguments,
     )
     def check(context: AssetCheckExecutionContext) -> AssetCheckResult:

@@ -167,9 +167,10 @@ class SparkDeltaIOManager(ConfigurableIOManager):
     Outputs of ops that are no assets are kept as Dagster's default IO manager does.
 
     A table that does not exist is created first. If the output is None, nothing is written, and the
-    log and the metadata say so; in a full refresh, None is refused. On any error no row is written;
-    a table that was created stays, empty. Once the rows are committed, nothing fails the run: what
-    could not be recorded is a warning in its log and in the metadata `deltaweave/warnings`.
+    log and the metadata say so; a partition of None, or that is left out, keeps its rows. In a full
+    refresh, both are refused. On any error no row is written; a table that was created stays empty.
+    Once the rows are committed, nothing fails the run: what could not be recorded is a warning in
+    its log and in the metadata `deltaweave/warnings`.
 
     If another commit changed rows since the asset's function began, a write that replaces these
     rows fails with a conflict, and the run tries again.

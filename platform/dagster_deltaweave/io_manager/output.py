@@ -23,6 +23,7 @@ from dagster_deltaweave.metadata import (
 )
 from dagster_deltaweave.partitions import FULL_REFRESH_TAG, ORDER_TAG, lists_partitions, tags_of_run
 from dagster_deltaweave.tables import (
+    ChangesOfPartitions,
     MergeDeclaration,
     Order,
     SchemaPolicy,
@@ -241,6 +242,12 @@ class Output:
     def declaration(self) -> TableDeclaration:
         """How the table is written."""
         return self.target.declaration
+
+    @property
+    def returned_partitions(self) -> Sequence[str]:
+        """The partitions whose rows the function returned: all, unless it returned a dict."""
+        changes = self.changes
+        return [*changes.parts] if isinstance(changes, ChangesOfPartitions) else self.partitions
 
     @property
     def tags(self) -> Mapping[str, str]:

@@ -163,6 +163,14 @@ def rebuild(output: Output) -> Stored:
             operation="full refresh",
             hint="Drop the table, then apply all events again: their order does not matter.",
         )
+    if lacking := set(output.partitions).difference(output.returned_partitions):
+        raise StatementError(
+            f"the asset returned no rows of {', '.join(sorted(lacking))}, and no partition can be "
+            "rebuilt from None.",
+            table=output.table.path_or_name,
+            operation="full refresh",
+            hint="Return a DataFrame without rows for a partition that is to be empty.",
+        )
     target.refuse_missing_columns(output.rows)
     is_of_all = covers_all_partitions(context, output.partitions)
     ids = ids_of_refresh(output, is_of_all=is_of_all)
@@ -435,7 +443,7 @@ def _partition_predicate(output: Output) -> str:
     declaration, table = output.declaration, output.table
     return partition_predicate(
         output.context.asset_spec.partitions_def,
-        output.partitions,
+        output.returned_partitions,
         declaration.partition_expr,
         table=table.path_or_name,
         # A table that does not exist yet has no columns, so take those of the changes.

@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dagster import DagsterEventType, DagsterRun, OutputContext
+from dagster import DagsterEventType, DagsterInstance, DagsterRun, OutputContext
 from pyspark.sql.types import StructField, StructType
 
 import deltaweave
 from dagster_deltaweave.dagster_private import ASSET_RESUME_RETRY_TAG
 from dagster_deltaweave.logs import version_with_rows_of
+from dagster_deltaweave.partitions import planned_assets
 from dagster_deltaweave.storage import local_path
 from dagster_deltaweave.tables import (
     TYPE_WIDENING,
@@ -314,16 +315,24 @@ def run_created_ms(context: OutputContext) -> int:
     If that run was deleted, no time is known before which its steps read nothing: 0.
     """
     step = context.step_context
-    run: DagsterRun | None = step.dagster_run
-    # A run that resumes failed assets names no steps. Dagster copies its tag to what repeats it.
-    while (
-        run
-        and run.parent_run_id
-        and (run.step_keys_to_execute or ASSET_RESUME_RETRY_TAG in run.tags)
-    ):
-        run = step.instance.get_run_by_id(run.parent_run_id)
+    run = _run_that_read(step.instance, step.dagster_run)
     # If a run between them was deleted, the first of all is older.
     return _created_ms(context, run.run_id if run else step.dagster_run.root_run_id)
+
+
+def _run_that_read(instance: DagsterInstance, run: DagsterRun) -> DagsterRun | None:
+    """Return the first run that may have read what a run goes on from; None if it was deleted."""
+    # A run that resumes failed assets names no steps. Dagster copies its tag to what repeats it.
+    resumes = run.step_keys_to_execute or ASSET_RESUME_RETRY_TAG in run.tags
+    if not (run.parent_run_id and resumes):
+        return run
+    before = instance.get_run_by_id(run.parent_run_id)
+    first = before and _run_that_read(instance, before)
+    if before and first is before and not run.step_keys_to_execute:
+        planned = planned_assets(instance, before)
+        if planned and planned <= planned_assets(instance, run):
+            return run  # it goes on from none of them
+    return first
 
 
 def _created_ms(context: OutputContext, run_id: str | None) -> int:

@@ -12,9 +12,13 @@ from dataclasses import dataclass, field, replace
 from itertools import count, starmap
 from typing import TYPE_CHECKING, Any
 
-from dagster import AssetKey, DagsterInstance, DagsterRun
+from dagster import AssetKey, DagsterInstance, DagsterRun, RunsFilter
 
-from dagster_deltaweave.dagster_private import PARENT_RUN_ID_TAG
+from dagster_deltaweave.dagster_private import (
+    BACKFILL_ID_TAG,
+    PARENT_BACKFILL_ID_TAG,
+    PARENT_RUN_ID_TAG,
+)
 from dagster_deltaweave.io_manager.target_table import run_created_ms
 from dagster_deltaweave.landing import landing_directory
 from dagster_deltaweave.logs import (
@@ -32,7 +36,9 @@ from dagster_deltaweave.partitions import (
     IDENTITY_TAG,
     RECORDED_TAG,
     by_run,
+    planned_assets,
     shown_name,
+    tags_of_partitions,
     tags_of_run,
     written_tag,
     wrote,
@@ -388,8 +394,7 @@ def first_attempt(instance: DagsterInstance, run: DagsterRun) -> str:
 def _first_attempt(instance: DagsterInstance, run: DagsterRun) -> str:
     if FIRST_ATTEMPT_TAG in run.tags and wrote(run, FIRST_ATTEMPT_TAG):
         return run.tags[FIRST_ATTEMPT_TAG].split(" ")[0]
-    parent = run.tags.get(PARENT_RUN_ID_TAG)
-    before = instance.get_run_by_id(parent) if parent else None
+    before = _run_before(instance, run)
     by_hand = shown_name(FIRST_ATTEMPT_TAG)
     given = run.tags.get(by_hand)
     if given and (before is None or before.tags.get(by_hand) != given):  # else Dagster copied it
@@ -397,3 +402,22 @@ def _first_attempt(instance: DagsterInstance, run: DagsterRun) -> str:
     if before is None or before.is_success:
         return run.run_id
     return _first_attempt(instance, before)
+
+
+def _run_before(instance: DagsterInstance, run: DagsterRun) -> DagsterRun | None:
+    """Return the run that this one executes again, if there is one, and it was not deleted.
+
+    A backfill that executes another again makes runs without a parent: it is the newest run that
+    the other made for the same partitions. With only some of them it would be that of others, too.
+    """
+    if parent := run.tags.get(PARENT_RUN_ID_TAG):
+        return instance.get_run_by_id(parent)
+    backfill, partitions = run.tags.get(PARENT_BACKFILL_ID_TAG), tags_of_partitions(run)
+    while backfill is not None:
+        for each in instance.get_runs(RunsFilter(tags={BACKFILL_ID_TAG: backfill, **partitions})):
+            is_of_same = tags_of_partitions(each) == partitions
+            if is_of_same and planned_assets(instance, run) <= planned_assets(instance, each):
+                return each
+        before = instance.get_backfill(backfill)  # it may have ended before it made the run
+        backfill = before.tags.get(PARENT_BACKFILL_ID_TAG) if before else None
+    return None

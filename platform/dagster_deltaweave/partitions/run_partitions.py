@@ -119,15 +119,17 @@ def tags_of_run(run: DagsterRun, instance: DagsterInstance) -> Mapping[str, str]
     tags, before = dict(run.tags), run
     while written_tag(tags, DELIVERY_TAG) is None and before.parent_run_id is not None:
         parent = instance.get_run_by_id(before.parent_run_id)
-        if parent is None or _partition_of(parent) != _partition_of(run):
+        if parent is None or tags_of_partitions(parent) != tags_of_partitions(run):
             break
         hidden = {name: value for name, value in parent.tags.items() if name.startswith(HIDDEN)}
         tags, before = hidden | tags, parent
     return tags
 
 
-def _partition_of(run: DagsterRun) -> str | None:
-    return run.tags.get(PARTITION_NAME_TAG)
+def tags_of_partitions(run: DagsterRun) -> dict[str, str]:
+    """Return the tags that name the partitions of a run."""
+    names = (PARTITION_NAME_TAG, *RANGE_TAGS, PARTITIONS)
+    return {name: run.tags[name] for name in names if name in run.tags}
 
 
 def shown_name(name: str) -> str:
@@ -192,14 +194,15 @@ def output_partition_keys(context: OutputContext) -> list[str]:
     """Return the partitions of an asset's output, as `partition_keys` does for its context."""
     own = list(context.asset_partition_keys) if context.has_asset_partitions else []
     step = context.step_context
-    definition = context.asset_partitions_def if _is_partitioned(context) else None
+    definition = context.asset_spec.partitions_def
     name = context.asset_key.to_user_string()
     return _listed(step.dagster_run.tags, own, definition, name, step.instance)
 
 
 def lists_partitions(context: OutputContext) -> bool:
     """Return whether the run's tag lists the partitions, which Dagster then does not know."""
-    return _is_partitioned(context) and PARTITIONS in context.step_context.dagster_run.tags
+    is_partitioned = context.asset_spec.partitions_def is not None
+    return is_partitioned and PARTITIONS in context.step_context.dagster_run.tags
 
 
 def output_is_full_refresh(context: OutputContext) -> bool:
@@ -212,9 +215,9 @@ def covers_all_partitions(context: OutputContext, keys: Sequence[str]) -> bool:
 
     A window that has opened since the run was created has no rows until a run materializes it.
     """
-    if not _is_partitioned(context):
+    step, definition = context.step_context, context.asset_spec.partitions_def
+    if definition is None:
         return True
-    step, definition = context.step_context, context.asset_partitions_def
     store, run = step.instance, step.dagster_run
     record = store.get_run_record_by_id(run.root_run_id or run.run_id)
     created = record.create_timestamp if record else None
@@ -275,11 +278,6 @@ def _wrong_list(problem: str, asset: str) -> StatementError:
         operation="choosing partitions",
         hint="List existing partitions (a,c,f, or a JSON list) in a run without one of its own.",
     )
-
-
-def _is_partitioned(context: OutputContext) -> bool:
-    definition = context.step_context.assets_def
-    return definition is not None and definition.partitions_def is not None
 
 
 # Dagster launches the retry of a failed run within seconds. If its daemon is off, or the job gone,

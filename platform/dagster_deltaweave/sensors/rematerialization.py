@@ -26,6 +26,7 @@ from dagster import (
     SensorEvaluationContext,
     SensorResult,
     SkipReason,
+    build_resources,
     schedule,
     sensor,
 )
@@ -45,6 +46,8 @@ from dagster_deltaweave.sensors.run_requests import (
 )
 from dagster_deltaweave.tables import (
     MergeOnReadAssets,
+    NamedAsset,
+    TableLocator,
     merge_on_read_locations,
     merge_on_read_tables,
     run_locator,
@@ -135,20 +138,20 @@ def build_rematerialization_sensor(  # noqa: PLR0913 - the public options
     """
     check_least(name, 0, retry_after_seconds=retry_after_seconds)
     tables = merge_on_read_tables(tables, f"rematerialization sensor {name}")
-    managers = [io_manager_key or each.io_manager_key for each in tables]
+    bases = [NamedAsset.of(each.base, io_manager_key) for each in tables]
 
     @sensor(
         name=name,
         target=AssetSelection.assets(*(each.base for each in tables)),
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
-        required_resource_keys=set(managers),
+        required_resource_keys=_unbound_io_managers(bases),
         description=description
         or f"Merges pending changes of {_view_names(tables)} when it is due.",
         **arguments,
     )
     def rematerialization_sensor(context: SensorEvaluationContext) -> SensorResult:
-        due, notes = _due_tables(context, tables, managers, policy or RematerializationPolicy())
+        due, notes = _due_tables(context, tables, bases, policy or RematerializationPolicy())
         due, waiting = _with_retries(context.instance, due, retry_after_seconds)
         notes += waiting
         now, before = first_without_a_run(
@@ -191,7 +194,7 @@ def build_rematerialization_schedule(  # noqa: PLR0913 - the public options
         run_tags: Tags of the runs that it requests.
     """
     tables = merge_on_read_tables(tables, f"rematerialization schedule {name}")
-    managers = [io_manager_key or each.io_manager_key for each in tables]
+    bases = [NamedAsset.of(each.base, io_manager_key) for each in tables]
 
     @schedule(
         name=name,
@@ -199,14 +202,14 @@ def build_rematerialization_schedule(  # noqa: PLR0913 - the public options
         cron_schedule=cron_schedule,
         execution_timezone=execution_timezone,
         default_status=default_status,
-        required_resource_keys=set(managers),
+        required_resource_keys=_unbound_io_managers(bases),
         description=f"Merges pending changes of {_view_names(tables)}.",
     )
     def rematerialization_schedule(
         context: ScheduleEvaluationContext,
     ) -> list[RunRequest] | SkipReason:
         due, notes = _due_tables(
-            context, tables, managers, policy or RematerializationPolicy(batches=1)
+            context, tables, bases, policy or RematerializationPolicy(batches=1)
         )
         if not due:
             return SkipReason(f"Nothing to rematerialize: {'; '.join(notes)}")
@@ -225,13 +228,13 @@ class DueBases(NamedTuple):
 def _due_tables(
     context: SensorEvaluationContext | ScheduleEvaluationContext,
     tables: Sequence[MergeOnReadAssets],
-    managers: Sequence[str],
+    bases: Sequence[NamedAsset],
     policy: RematerializationPolicy,
 ) -> DueBases:
     """Return the bases that are due."""
     due, notes = [], []
-    for each, manager in zip(tables, managers, strict=True):
-        base, locator = _base_name(each), run_locator(context.resources, manager)
+    for each, named in zip(tables, bases, strict=True):
+        base, locator = _base_name(each), _locator(context, named)
         try:
             pending = pending_changes(merge_on_read_locations(locator, each.declaration))
         except SourceError as error:
@@ -258,6 +261,21 @@ def _due_tables(
             state = f"{base}@{pending.base_id}:{pending.merged_batch}-{pending.newest_batch}"
             due.append(Due(each, reason, state))
     return DueBases(due, notes)
+
+
+def _unbound_io_managers(bases: Sequence[NamedAsset]) -> set[str]:
+    """Return the resource keys of IO managers that the definitions have to give."""
+    return {each.io_manager_key for each in bases if not each.resource_defs}
+
+
+def _locator(
+    context: SensorEvaluationContext | ScheduleEvaluationContext, base: NamedAsset
+) -> TableLocator:
+    """Return the locator of the IO manager that is bound to a base, or of the definitions'."""
+    if not base.resource_defs:
+        return run_locator(context.resources, base.io_manager_key)
+    with build_resources(base.resource_defs, instance=context.instance) as resources:
+        return run_locator(resources, base.io_manager_key)
 
 
 def _with_retries(

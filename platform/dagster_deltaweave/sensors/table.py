@@ -189,9 +189,10 @@ def changes_to_request(
 
 
 def _joined_key(values: Mapping[str, str | None]) -> str:
-    return "|".join(
-        _NULL_PARTITION if value is None else value for _, value in sorted(values.items())
-    )
+    """Join the values; where others would give the same key, by what no key may have."""
+    texts = [_NULL_PARTITION if value is None else value for _, value in sorted(values.items())]
+    is_ambiguous = len(texts) > 1 and any("|" in each for each in texts)
+    return ("..." if is_ambiguous else "|").join(texts)
 
 
 def _version_text(position: Position) -> str:
@@ -324,7 +325,8 @@ class _TableSensor:
         no_keys = [each for each in changes if not is_key(each.partition)]
         if no_keys:
             context.log.warning(
-                f"{self.shown} has partitions whose names Dagster refuses as keys: {no_keys}"
+                f"{self.shown} has partitions whose names Dagster refuses as keys, or that have "
+                f"`|` in one of several values: {no_keys}"
             )
         return [each for each in changes if each not in no_keys]
 
@@ -364,7 +366,7 @@ def build_table_sensor(  # noqa: PLR0913 - the public options
             dynamic ones are added as they appear.
         partition_key: Gives the partition key for a file's partition values; by default the values
             in the order of their columns' names, joined by `|` as Dagster joins those of several
-            dimensions.
+            dimensions. Of several, none may hold `|`: such a partition is logged and not requested.
         source_asset: The external asset for the table, in which new versions are recorded.
         max_requests_per_tick: How many runs one tick requests; the rest waits for the next.
         minimum_interval_seconds: Least time between two ticks.

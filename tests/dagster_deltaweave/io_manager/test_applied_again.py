@@ -11,17 +11,27 @@ from typing import Any, cast
 import pytest
 from dagster import (
     AssetKey,
+    BackfillPolicy,
     DagsterInstance,
     DagsterRunStatus,
     InputContext,
     IOManager,
     OutputContext,
+    StaticPartitionsDefinition,
     asset,
     materialize,
 )
-from dagster._core.storage.tags import ASSET_RESUME_RETRY_TAG, PARENT_RUN_ID_TAG, ROOT_RUN_ID_TAG
+from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
+from dagster._core.storage.tags import (
+    ASSET_RESUME_RETRY_TAG,
+    BACKFILL_ID_TAG,
+    PARENT_BACKFILL_ID_TAG,
+    PARENT_RUN_ID_TAG,
+    ROOT_RUN_ID_TAG,
+)
 from dagster._core.test_utils import create_run_for_test
 
+from dagster_deltaweave.dagster_private import RANGE_TAGS
 from dagster_deltaweave.io_manager import stores
 from dagster_deltaweave.io_manager.target_table import run_created_ms
 from dagster_deltaweave.io_manager.transaction_ids import (
@@ -194,6 +204,56 @@ def test_a_run_that_repeats_a_failed_one_appends_once(runs: list[str], appended:
     assert list(manager.appended.values()) == appended
 
 
+@pytest.mark.parametrize(
+    ("runs", "appended"),
+    [
+        ([("one", "a", "after"), ("two", "a", "")], [0]),
+        ([("one", "a", "report"), ("two", "a", "")], [0]),
+        ([("one", "a", "before"), ("two", "a", "")], [1]),
+        ([("one", "a", ""), ("two", "a", "")], [0, 1]),
+        ([("one", "a", "report"), ("two", "b", "")], [0, 1]),
+        ([("one", "a..b", "report"), ("two", "a..b", "")], [0]),
+        ([("one", "a..b", "report"), ("two", "b", "")], [0, 1]),  # else it would be of "a", too
+        ([("one", "a", "report"), ("two", "a", "report"), ("three", "a", "")], [0]),
+        ([("one", "a", "report"), ("three", "a", "")], [0]),  # the second was cancelled before
+        ([("one", "a", "report"), ("two", "a", ""), ("three", "a", "")], [0, 2]),
+        ([("one", "a", "report"), ("new", "a", "")], [0, 1]),
+    ],
+)
+def test_a_backfill_that_repeats_a_failed_one_appends_once(
+    runs: list[tuple[str, str, str]], appended: list[int]
+) -> None:
+    """Its runs name the backfill that it executes again, and no run."""
+    manager, letters = Appending(), StaticPartitionsDefinition(["a", "b"])
+    again = {"two": {PARENT_BACKFILL_ID_TAG: "one"}, "three": {PARENT_BACKFILL_ID_TAG: "two"}}
+
+    @asset(partitions_def=letters, backfill_policy=BackfillPolicy.single_run())
+    def log() -> int:
+        return 1
+
+    @asset(partitions_def=letters, backfill_policy=BackfillPolicy.single_run(), deps=[log])
+    def report() -> int:
+        return 1
+
+    with DagsterInstance.ephemeral() as instance:
+        for each in ("one", "two", "three", "new"):
+            tags, status = again.get(each, {}), BulkActionStatus.COMPLETED_FAILED
+            instance.add_backfill(PartitionBackfill(each, status, False, tags, 0.0))
+        for number, (backfill, partitions, fails) in enumerate(runs):
+            manager.number, manager.fails = number, fails
+            first, _, last = partitions.partition("..")
+            of_range = dict(zip(RANGE_TAGS, (first, last), strict=True)) if last else {}
+            materialize(
+                [log, report],
+                resources={"io_manager": manager},
+                instance=instance,
+                partition_key=None if last else first,
+                tags={BACKFILL_ID_TAG: backfill, **again.get(backfill, {}), **of_range},
+                raise_on_error=False,
+            )
+    assert list(manager.appended.values()) == appended
+
+
 def test_a_first_attempt_that_is_given_by_hand_counts() -> None:
     """Dagster copies its tag to what repeats the run, also after a success."""
     with DagsterInstance.ephemeral() as instance:
@@ -283,6 +343,12 @@ def test_an_append_that_a_restore_took_back_is_appended_again(table: TableWithId
         (["all", "some", "failed assets"], 0),
         (["all", "failed assets", "failed assets"], 0),
         (["gone", "failed assets"], None),
+        # Of one asset, nothing that the run before read is taken over.
+        (["log", "failed log"], 1),
+        (["log", "failed log", "failed log"], 2),
+        (["log", "failed log", "some"], 1),
+        (["both", "failed log"], 0),
+        (["both", "failed log", "failed log"], 0),
     ],
 )
 def test_a_run_was_created_when_the_one_whose_steps_it_resumes_was(
@@ -293,10 +359,12 @@ def test_a_run_was_created_when_the_one_whose_steps_it_resumes_was(
         made: list[Any] = []
         for each in runs:
             time.sleep(0.002)
-            resumes = {ASSET_RESUME_RETRY_TAG: "true"} if each == "failed assets" else {}
+            resumes = {ASSET_RESUME_RETRY_TAG: "true"} if each.startswith("failed") else {}
+            assets = ["raw", "log"] if each == "both" else ["log"] if "log" in each else []
             made.append(
                 create_run_for_test(
                     instance,
+                    asset_selection=frozenset(map(AssetKey, assets)) or None,
                     step_keys_to_execute=["log"] if each == "some" else None,
                     parent_run_id=made[-1].run_id if made else None,
                     root_run_id=made[0].run_id if made else None,

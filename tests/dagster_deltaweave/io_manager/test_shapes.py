@@ -216,9 +216,18 @@ def of_each_shape(spark: SparkSession) -> dict[str, AssetsDefinition]:
     def some():  # type: ignore[no-untyped-def]
         yield Output(row(), "chosen")
 
-    @multi_asset(outs={"lettered": AssetOut(metadata=MERGED)}, partitions_def=LETTERS)
+    @multi_asset(
+        outs={key: AssetOut(metadata=MERGED) for key in ("lettered", "beside")}, can_subset=True
+    )
     def by_letter(context: AssetExecutionContext):  # type: ignore[no-untyped-def]
-        return row().where(column("letter").isin(partition_keys(context)))
+        yield Output(row().where(column("letter").isin(partition_keys(context))), "lettered")
+        yield Output(row(), "beside")
+
+    def with_letters(spec: AssetSpec) -> AssetSpec:
+        is_lettered = spec.key == AssetKey("lettered")
+        return spec.replace_attributes(partitions_def=LETTERS) if is_lettered else spec
+
+    [by_letter] = map_asset_specs(with_letters, [by_letter])
 
     @graph_asset(metadata=MERGED)
     def graph():  # type: ignore[no-untyped-def]
@@ -288,6 +297,7 @@ def test_assets_of_each_shape_are_stored_loaded_checked_and_maintained(
     )
 
     assert loaded == {key: [(1, "a")] for key in keys}
+    assert rows(table("beside")) == [(1, "a")]  # without partitions
     passed = [each for each in result.get_asset_check_evaluations() if each.passed]
     assert {each.asset_key.to_user_string() for each in passed} == set(keys)
 

@@ -12,14 +12,20 @@ import pyarrow as pa
 import pytest
 from dagster import (
     AssetExecutionContext,
+    AssetOut,
+    AssetsDefinition,
     DagsterInstance,
     DailyPartitionsDefinition,
     Definitions,
+    StaticPartitionsDefinition,
     asset,
+    graph_asset,
+    multi_asset,
+    op,
 )
 from pyspark.sql import DataFrame, SparkSession
 
-from dagster_deltaweave import merge_asset
+from dagster_deltaweave import merge_asset, partition_tags
 from deltaweave import Table, clauses
 from deltaweave.errors import DeltaweaveError, SourceError, StatementError
 from tests.dagster_deltaweave.conftest import Run, rows
@@ -128,6 +134,75 @@ def test_partitions_of_a_table_are_loaded_and_overwritten_by_themselves(
         assert loader.load_asset_value("sales").count() == 3
         [row] = loader.load_asset_value("sales", partition_key="2026-01-02").collect()
     assert (str(row.day), row.n) == ("2026-01-02", 7)
+
+
+LETTERS = StaticPartitionsDefinition(["a", "b", "c"])
+
+
+def asset_of(shape: str, metadata: dict[str, Any], give: Callable[[], Any]) -> AssetsDefinition:
+    """The asset `sales` of a shape, which returns what is given."""
+
+    @op
+    def read() -> Any:
+        return give()
+
+    if shape == "graph":
+        return graph_asset(name="sales", partitions_def=LETTERS, metadata=metadata)(lambda: read())
+    if shape == "multi":
+        outs = {"sales": AssetOut(metadata=metadata)}
+        return multi_asset(name="sales_and_others", outs=outs, partitions_def=LETTERS)(give)
+    return asset(name="sales", partitions_def=LETTERS, metadata=metadata)(give)
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize(
+    ("shape", "write"),
+    [
+        ("asset", {}),
+        ("multi", OVERWRITE),
+        ("graph", {"deltaweave/write": "replace_where"}),
+        ("multi", {"deltaweave/write": "merge", "deltaweave/keys": "letter"}),
+        ("graph", APPEND),
+    ],
+    ids=["plain", "overwrite", "replace_where", "merge", "append"],
+)
+def test_partitions_for_which_a_run_has_no_rows_keep_theirs(
+    spark: SparkSession,
+    run: Run,
+    table: AssetTable,
+    instance: DagsterInstance,
+    shape: str,
+    write: dict[str, str],
+) -> None:
+    """As one by one; a full refresh names them and is refused, as that of None is."""
+
+    def of(letter: str, n: int) -> DataFrame:
+        return spark.createDataFrame([(letter, n)], "letter STRING, n INT").where("n > 0")
+
+    returned: list[Any] = []
+    metadata = {**write, "partition_expr": "letter"}
+    sales = asset_of(shape, metadata, lambda: returned.pop(0))
+
+    def run_of(letters: str, output: Any, **tags: str) -> list[tuple[Any, ...]]:
+        returned.append(output)
+        run(sales, tags={**partition_tags(letters), **tags})
+        return rows(table("sales"))
+
+    first = run_of("abc", {letter: of(letter, 1) for letter in "abc"})
+    assert first == [("a", 1), ("b", 1), ("c", 1)]
+    run_of("ab", {"a": of("a", 2), "b": None})
+    found = run_of("ab", {"a": of("a", 3)})
+    earlier = [("a", 1), ("a", 2)] if write == APPEND else []
+    assert found == [*earlier, ("a", 3), ("b", 1), ("c", 1)]
+    assert instance.get_materialized_partitions(sales.key) == {*"abc"}
+
+    refresh = {"deltaweave/full_refresh": "true"}
+    for letters, output in [("ab", {"a": of("a", 4), "b": None}), ("abc", {"a": of("a", 4)})]:
+        with pytest.raises(StatementError, match=f"no rows of {', '.join(letters[1:])}"):
+            run_of(letters, output, **refresh)
+    assert rows(table("sales")) == found
+    replaced = run_of("ab", {"a": of("a", 4), "b": of("b", 0)}, **refresh)
+    assert replaced == [("a", 4), ("c", 1)]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from dagster import (
     AssetExecutionContext,
     AssetMaterialization,
+    AssetOut,
     AssetsDefinition,
     AssetSpec,
     BackfillPolicy,
@@ -33,7 +34,11 @@ from dagster import (
 from dagster._core.test_utils import freeze_time
 
 from dagster_deltaweave import is_full_refresh, merge_asset, partition_keys, partition_tags
-from dagster_deltaweave.partitions import covers_all_partitions, output_partition_keys
+from dagster_deltaweave.partitions import (
+    covers_all_partitions,
+    lists_partitions,
+    output_partition_keys,
+)
 from deltaweave.errors import StatementError
 
 LETTERS = StaticPartitionsDefinition(["a", "b", "c"])
@@ -128,6 +133,32 @@ def test_ops_of_graph_assets_are_called_without_a_run_in_unit_tests() -> None:
     assert read(build_op_context(partition_key="b")) == (["b"], False)
     assert read(build_op_context(run_tags=partition_tags(["c", "a"]) | FULL)) == (["c", "a"], True)
     assert read(build_op_context()) == ([], False)
+
+
+def test_an_output_without_partitions_has_none_beside_one_with_some() -> None:
+    answers: dict[str, tuple[list[str], bool, bool]] = {}
+
+    class Answers(IOManager):
+        def handle_output(self, context: OutputContext, obj: object) -> None:
+            keys = output_partition_keys(context)
+            given = (keys, lists_partitions(context), covers_all_partitions(context, keys))
+            answers[context.asset_key.to_user_string()] = given
+
+        def load_input(self, context: InputContext) -> None: ...
+
+    @multi_asset(outs={key: AssetOut() for key in ("plain", "lettered")}, can_subset=True)
+    def both() -> tuple[int, int]:
+        return 1, 2
+
+    def with_letters(spec: AssetSpec) -> AssetSpec:
+        is_lettered = spec.key.path == ["lettered"]
+        return spec.replace_attributes(partitions_def=LETTERS) if is_lettered else spec
+
+    mixed, resources = both.map_asset_specs(with_letters), {"io_manager": Answers()}
+    materialize([mixed], resources=resources, partition_key="a")
+    assert answers == {"plain": ([], False, True), "lettered": (["a"], False, False)}
+    materialize([mixed], resources=resources, tags=partition_tags(["a", "b"]))
+    assert answers == {"plain": ([], False, True), "lettered": (["a", "b"], True, False)}
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 from dagster import (
+    AssetSelection,
     DagsterInstance,
     Definitions,
     build_schedule_context,
     build_sensor_context,
+    define_asset_job,
+    with_resources,
 )
 from dagster._core.definitions.schedule_definition import ScheduleExecutionData
 from dagster._core.definitions.sensor_definition import SensorExecutionData
@@ -26,10 +29,12 @@ from dagster_deltaweave import (
     RematerializationPolicy,
     SparkDeltaIOManager,
     SparkResource,
+    build_pending_changes_check,
     build_rematerialization_schedule,
     build_rematerialization_sensor,
     merge_on_read_asset,
 )
+from dagster_deltaweave.checks import delivered_changes
 from dagster_deltaweave.logs.changeset_log import PendingChanges, batches_after, pending_changes
 from dagster_deltaweave.sensors import rematerialization
 from dagster_deltaweave.tables.locator import MergeOnReadLocations
@@ -342,3 +347,40 @@ def test_the_schedule_requests_what_is_pending(
     [request] = due.run_requests or []
     assert request.asset_selection == [assets.base.key]
     assert "lacks 0 rows" in (skipped.skip_message or "")
+
+
+@pytest.mark.parametrize("has_others", [False, True])
+def test_what_is_pending_is_asked_of_the_tables_own_io_manager(
+    tmp_path: Path, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch, has_others: bool
+) -> None:
+    """A sensor, a schedule and a check of tables to which an IO manager is bound."""
+    seen: list[MergeOnReadLocations] = []
+    for module in (rematerialization, delivered_changes):
+        monkeypatch.setattr(module, "pending_changes", seen.append)
+    own, other = (
+        SparkDeltaIOManager(root=str(tmp_path / name), spark=SparkResource())
+        for name in ("own", "other")
+    )
+    bound = MergeOnReadAssets(*with_resources([*declared()], {"io_manager": own}))
+    due = build_rematerialization_sensor(name="due", tables=bound)
+    night = build_rematerialization_schedule(name="night", tables=bound, cron_schedule="0 1 * * *")
+    checks = define_asset_job("checks", AssetSelection.checks_for_assets(bound.view))
+    repository = Definitions(
+        assets=[*bound],
+        asset_checks=[build_pending_changes_check(bound)],
+        jobs=[checks],
+        schedules=[night],
+        sensors=[due],
+        resources={"io_manager": other} if has_others else {},
+    ).get_repository_def()
+    given: Any = {
+        "instance": instance,
+        "repository_def": repository,
+        "resources": repository.get_top_level_resources(),
+    }
+    with build_sensor_context(instance_ref=instance.get_ref(), **given) as context:
+        repository.get_sensor_def("due").evaluate_tick(context)
+    with build_schedule_context(**given) as context:
+        repository.get_schedule_def("night").evaluate_tick(context)
+    assert repository.get_job("checks").execute_in_process(instance=instance).success
+    assert [each.base for each in seen] == [str(tmp_path / "own" / "orders_base")] * 3

@@ -166,6 +166,18 @@ def test_each_changed_partition_gives_a_run(events: Path, instance: DagsterInsta
     assert requested(lost) == []
 
 
+def test_no_run_is_requested_for_a_key_that_two_partitions_would_have(
+    events: Path, instance: DagsterInstance
+) -> None:
+    named = {"day": ["mon|am", "mon", "tue"], "hour": ["9", "am|9", "8"], "id": [1, 2, 3]}
+    write_deltalake(events, pa.table(named), partition_by=["day", "hour"])
+    first = tick(sensor_on(events, DAYS), instance)
+    assert requested(first) == ["tue|8"]
+    assert requested(tick(sensor_on(events, DAYS), instance, first.cursor)) == []
+    of_function = sensor_on(events, DAYS, partition_key=lambda of: f"{of['day']}/{of['hour']}")
+    assert requested(tick(of_function, instance)) == ["mon/am|9", "mon|am/9", "tue/8"]
+
+
 def test_fixed_partitions_are_requested_once_they_are_known(
     events: Path, instance: DagsterInstance
 ) -> None:

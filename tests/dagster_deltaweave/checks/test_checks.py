@@ -341,7 +341,7 @@ def test_only_merges_have_source_rows() -> None:
     @asset
     def report() -> None: ...
 
-    with pytest.raises(DagsterInvalidDefinitionError, match="no merge asset"):
+    with pytest.raises(DagsterInvalidDefinitionError, match="not a merge asset"):
         build_merge_checks(report, source_rows=True)
 
 

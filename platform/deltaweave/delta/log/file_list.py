@@ -59,6 +59,12 @@ FILE_RELATION = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 STRICTLY = {key.rpartition(".")[2]: "false" for key in IGNORING_FILES}
 """The options of a read that fails at what it cannot read."""
 
+# An option of a scan, of no meaning to a reader: Spark takes scans that differ by their session for
+# the same, and would drop the change.
+_EXACTLY = "deltaweave.filtersExactly"
+_DELTA_FORMAT = "org.apache.spark.sql.delta.DeltaParquetFileFormat"
+_NODE = "org.apache.spark.sql.catalyst.trees.TreeNode"
+
 # Files in one query, which holds them once more as rows and in its tasks: some 100 MB of a driver.
 _FILES_OF_A_QUERY = 100_000
 
@@ -571,11 +577,6 @@ def strict_plan(spark: SparkSession, plan: Plan) -> JavaObject:
     for key, value in STRICTLY.items():
         options = options.updated(key, value)
     return changed_scan(spark, plan, plan.relation().location(), options)
-
-
-_EXACTLY = "deltaweave.filters_exactly"  # a scan's option: Spark compares no sessions of scans
-_DELTA_FORMAT = "org.apache.spark.sql.delta.DeltaParquetFileFormat"
-_NODE = "org.apache.spark.sql.catalyst.trees.TreeNode"
 
 
 def filtering_exactly(rows: DataFrame) -> DataFrame:

@@ -29,6 +29,7 @@ from deltaweave.delta.jvm import (
     check_is_classic,
     check_is_data_frame,
     check_is_path_or_name,
+    own_session,
     refuse_lenient_reads,
     translated,
 )
@@ -506,8 +507,9 @@ class Table:
         with (
             translated(self.path_or_name, operation="DELETE", commits=True),
             self._alone("DELETE"),
+            own_session(self.spark, filters_exactly=True) as own,
         ):
-            run_command(self.spark, f"DELETE FROM {self._name} WHERE {condition}")
+            run_command(own, f"DELETE FROM {self._name} WHERE {condition}")
 
     def compact(self) -> None:
         """Compact small files by Delta's own OPTIMIZE.

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from deltaweave import Table, apply_changes, errors
 from tests.builders import frame
+from tests.deltaweave.engine.test_october_of_1582 import jvm_in
 
 
 def write(path: Path, *keys: int) -> None:
@@ -95,3 +96,43 @@ def test_deletes_that_another_process_remembered_are_not_passed_over(
     shutil.copytree(other, path, dirs_exist_ok=True)
     apply(path, 3, "I")  # older than the delete
     assert Table(spark, str(path)).row_count() == 0
+
+
+PREDICATES = {
+    "a day that java.sql.Date lacks": ("DATE", "DATE'1582-10-10'", "k = DATE'1582-10-10'"),
+    "a day that the zone skipped": ("DATE", "DATE'2011-12-30'", "k = DATE'2011-12-30'"),
+    "a widened decimal": ("DECIMAL(9,2)", "1BD", "k < 30000000"),
+    "a widened decimal of bytes": ("DECIMAL(18,2)", "1BD", f"k < {'9' * 18}BD"),
+}
+SKIPPING = ("spark.sql.datetime.java8API.enabled", "spark.sql.parquet.filterPushdown.decimal")
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("case", PREDICATES)
+def test_a_predicate_finds_rows_that_filters_on_files_skip(
+    spark: SparkSession, tmp_path: Path, case: str
+) -> None:
+    data_type, key, predicate = PREDICATES[case]
+    path = str(tmp_path / "table")
+    spark.sql(
+        f"CREATE TABLE delta.`{path}` (k {data_type}, v INT) USING delta "
+        "TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"
+    )
+    table, before = Table(spark, path), [spark.conf.get(each) for each in SKIPPING]
+    seen = []
+    with jvm_in(spark, "Pacific/Apia"):
+        spark.sql(f"INSERT INTO delta.`{path}` VALUES ({key}, 0)")
+        if "widened" in case:
+            spark.sql(f"ALTER TABLE delta.`{path}` ALTER COLUMN k TYPE DECIMAL(20,2)")
+        for v in (1, 2):
+            table.write(
+                spark.sql(f"SELECT {key} AS k, {v} AS v"),
+                "overwrite",
+                replace_where=predicate,
+                check=lambda: seen.append([spark.conf.get(each) for each in SKIPPING]),
+            )
+            assert [row.v for row in table.read().collect()] == [v]
+        table.delete(predicate)
+    assert table.read().count() == 0
+    assert seen == [before, before]  # the settings of the caller's session, while it is written
+    assert [spark.conf.get(each) for each in SKIPPING] == before

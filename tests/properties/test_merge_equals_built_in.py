@@ -54,6 +54,7 @@ EXPLAINS: dict[str, Callable[[Truth, Outcome], bool]] = {
     "makes_the_table_unreadable": lambda *_: False,  # no such table is drawn
     "moves_rows_to_another_hour": lambda *_: False,  # nor any such time
     "overlooks_days": lambda *_: False,  # nor any such day
+    "overlooks_widened_decimals": lambda *_: False,  # nor any such column
 }
 UNTYPED_FILTER = "DATATYPE_MISMATCH.FILTER_NOT_BOOLEAN"
 UNTYPED_JOIN = "JOIN_CONDITION_IS_NOT_BOOLEAN_TYPE"

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import deltalake
 import pyarrow as pa
@@ -272,6 +273,102 @@ def test_keys_beyond_the_type_of_an_old_file_hide_none_of_its_rows(
                     f"ON t.{key_path} = s.k {also and also + keys[-1]} {written}",
                 )
     assert found == expected
+
+
+# Sources of the keys 1 to 10 and 30000000. The last one has more digits than DECIMAL(9,2), the type
+# of the file of the others; Spark's own queries lack the others where they ask for keys below it.
+SOURCES = {
+    "table": "SELECT * FROM {wide}",
+    "view": "SELECT * FROM {view}",
+    "of_files": "{wide}",
+    "filtered": "SELECT * FROM {wide} WHERE id <= 30000000",
+    "filtered_by_field": "SELECT of.id AS id, v FROM {wide} WHERE of.id <= 30000000",
+    "filtered_by_query": "SELECT * FROM {wide} WHERE id <= (SELECT max(id) FROM {wide})",
+    "in_query": "SELECT * FROM {plain} WHERE id IN (SELECT id FROM {wide} WHERE id <= 30000000)",
+    "with": "WITH w AS (SELECT * FROM {wide} WHERE id <= 30000000) SELECT * FROM w",
+    "grouped": "SELECT id, max(v) AS v FROM {wide} GROUP BY id",
+    "cached": "SELECT * FROM {cached}",
+}
+UPDATED, ADDED = (
+    "WHEN MATCHED THEN UPDATE SET v = s.v",
+    "WHEN NOT MATCHED THEN INSERT (id, v) VALUES (s.id, s.v)",
+)
+# What ON asks for beside the key, the clauses, and how many rows are updated, inserted and deleted.
+OF_SOURCES = {
+    "keys": ("", f"{UPDATED} {ADDED}", (10, 1, 0)),
+    "a few keys": ("AND s.id IN (5, 30000000)", f"{UPDATED} {ADDED}", (1, 10, 0)),
+    "the target": ("AND t.id < 30000000", f"{UPDATED} {ADDED}", (10, 1, 0)),
+    "the source": ("AND s.id < 30000000", f"{UPDATED} {ADDED}", (10, 1, 0)),
+    "inserts alone": ("AND t.id < 30000000", ADDED, (0, 1, 0)),
+    "no source": (
+        "AND s.id < 30000000",
+        f"{UPDATED} WHEN NOT MATCHED BY SOURCE THEN DELETE",
+        (10, 0, 0),
+    ),
+    "clauses": (
+        "",
+        "WHEN MATCHED AND s.id < 30000000 THEN UPDATE SET v = s.v "
+        "WHEN NOT MATCHED AND s.id < 30000000 THEN INSERT (id, v) VALUES (s.id, s.v)",
+        (10, 0, 0),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def widened_sources(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
+    """Sources of `SOURCES` by name: widened, in a view, in the cache, and of one type."""
+    folder = tmp_path_factory.mktemp("sources")
+    wide, plain, of_cache = (f"delta.`{folder / name}`" for name in ("wide", "plain", "of_cache"))
+    for name in (wide, of_cache):
+        write_widened(spark, name)
+    spark.sql(f"CREATE TABLE {plain} USING delta AS SELECT id, v FROM {wide}")
+    spark.sql(f"CREATE OR REPLACE TEMP VIEW widened_view AS SELECT * FROM {wide}")
+    cached = spark.sql(f"SELECT * FROM {of_cache}").cache()
+    cached.createOrReplaceTempView("widened_cached")
+    yield {"wide": wide, "plain": plain, "view": "widened_view", "cached": "widened_cached"}
+    cached.unpersist()
+
+
+def write_widened(spark: SparkSession, name: str) -> None:
+    """Write the keys 1 to 10 as DECIMAL(9,2), widen it, and write the key 30000000."""
+    spark.sql(
+        f"CREATE TABLE {name} (id DECIMAL(9,2), v INT, of STRUCT<id: DECIMAL(9,2)>) USING delta "
+        "TBLPROPERTIES ('delta.enableTypeWidening' = 'true', "
+        "'delta.enableDeletionVectors' = 'false')"
+    )
+    key = "struct(CAST(id AS DECIMAL(9,2)) AS id)"
+    spark.sql(f"INSERT INTO {name} SELECT /*+ COALESCE(1) */ id, 1, {key} FROM range(1, 11)")
+    for path in ("id", "of.id"):
+        spark.sql(f"ALTER TABLE {name} ALTER COLUMN {path} TYPE DECIMAL(12,2)")
+    spark.sql(f"INSERT INTO {name} VALUES (30000000, 1, struct(30000000BD))")
+
+
+def of_sources() -> Iterator[Any]:
+    """Each source by its keys, and each question of a table; the others in `make test-all`."""
+    for source in SOURCES:
+        for asked in OF_SOURCES:
+            tells = source == "table" or asked == "keys"
+            mark = pytest.mark.minutes if tells else pytest.mark.full_matrix
+            yield pytest.param(source, asked, id=f"{source}-{asked}", marks=mark)
+
+
+@pytest.mark.parametrize(("source", "asked"), list(of_sources()))
+def test_a_source_whose_decimals_were_widened_loses_no_row(
+    spark: SparkSession, tmp_path: Path, widened_sources: dict[str, str], source: str, asked: str
+) -> None:
+    target = f"delta.`{tmp_path / 'target'}`"
+    spark.sql(f"CREATE TABLE {target} (id DECIMAL(12,2), v INT) USING delta")
+    spark.sql(f"INSERT INTO {target} SELECT /*+ COALESCE(1) */ id, 0 FROM range(1, 11)")
+    query, (on, clauses, expected) = SOURCES[source].format(**widened_sources), OF_SOURCES[asked]
+    using = f"({query})" if " " in query else query
+    with configured(spark, BY_SPARK):
+        metrics = deltaweave.merge(
+            spark, f"MERGE INTO {target} t USING {using} s ON t.id = s.id {on} {clauses}"
+        ).metrics
+    changed = ("Updated", "Inserted", "Deleted")
+    assert tuple(metrics[f"numTargetRows{each}"] for each in changed) == expected
 
 
 @pytest.mark.minutes

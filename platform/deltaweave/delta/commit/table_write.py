@@ -203,7 +203,9 @@ class Write:
 
 def write_rows(log: DeltaLog, rows: DataFrame, write: Write) -> WriteResult:
     """Write rows into an existing table; see `Table.write`."""
-    with own_session(rows.sparkSession) as own:  # names in the predicate are names
+    # Names in the predicate are names, and Delta finds all rows that it holds for.
+    exactly = write.replace_where is not None
+    with own_session(rows.sparkSession, filters_exactly=exactly) as own:
         return _write_with_session_id(log, in_session(rows, own), write)
 
 

@@ -66,6 +66,7 @@ from deltaweave.delta.jvm.sessions import (
     raise_hidden_interrupts,
     reads_leniently,
     refuse_lenient_reads,
+    session_filtering_exactly,
     started,
 )
 
@@ -113,6 +114,7 @@ __all__ = [
     "rows_of_numbers",
     "running_releases",
     "selected",
+    "session_filtering_exactly",
     "sql_expression",
     "started",
     "suppress_cleanup_errors",

@@ -48,6 +48,13 @@ _HAVE_DEFAULTS = (
     "spark.databricks.delta.replaceWhere.dataColumnsWithCDF.enabled",
 )
 
+# Spark hands Parquet a date as java.sql.Date, which lacks some days, and a decimal in the type of
+# the file, where it may overflow if the column was widened: row groups that hold rows are skipped.
+_FILTER_EXACTLY = {
+    "spark.sql.datetime.java8API.enabled": "true",
+    "spark.sql.parquet.filterPushdown.decimal": "false",
+}
+
 # The keys of each session's settings, a view that follows them.
 _KEYS: WeakKeyDictionary[SparkSession, JavaObject] = WeakKeyDictionary()
 
@@ -55,12 +62,15 @@ Result = TypeVar("Result")
 
 
 @contextmanager
-def own_session(spark: SparkSession) -> Iterator[SparkSession]:
+def own_session(spark: SparkSession, *, filters_exactly: bool = False) -> Iterator[SparkSession]:
     """Give the session for the engine's own queries, which is active while the block runs.
 
     Settings that change what queries mean while they are built, or with which Delta would not check
     what the engine writes, have their defaults in it. If the caller's session sets any of them, it
     is a copy of it, since other threads may use that one.
+
+    Args:
+        filters_exactly: Whether no filter on its scans may skip a row that it holds for.
     """
     check_is_classic(spark)
     jvm, session = Jvm.of(spark), spark._jsparkSession
@@ -69,13 +79,11 @@ def own_session(spark: SparkSession) -> Iterator[SparkSession]:
     with_defaults = jvm.made_once(
         "settings with defaults", lambda: jvm.java_list(jvm.texts(_HAVE_DEFAULTS))
     )
-    if jvm.java.util.Collections.disjoint(_KEYS[spark], with_defaults):
+    if not filters_exactly and jvm.java.util.Collections.disjoint(_KEYS[spark], with_defaults):
         yield spark
         return
-    copy = session.cloneSession()
-    copy.sessionState().conf().settings().keySet().removeAll(with_defaults)
-    _enter_catalog_of(session, copy)
-    own = _session_of(spark, copy)
+    own = session_filtering_exactly(spark) if filters_exactly else _copy_of(spark)
+    own._jsparkSession.sessionState().conf().settings().keySet().removeAll(with_defaults)
     before = {key: own.conf.get(key, None) for key in _SET_BY_COMMITS}
     try:
         with active(own):
@@ -84,6 +92,22 @@ def own_session(spark: SparkSession) -> Iterator[SparkSession]:
         with suppress_cleanup_errors("what commits set in the session"):
             for key in _SET_BY_COMMITS:
                 _copy_change(key, before[key], own, spark)
+
+
+def session_filtering_exactly(spark: SparkSession) -> SparkSession:
+    """Copy a session; no filter on the scans of the copy may skip a row that it holds for."""
+    copy = _copy_of(spark)
+    for key, value in _FILTER_EXACTLY.items():
+        copy.conf.set(key, value)
+    return copy
+
+
+def _copy_of(spark: SparkSession) -> SparkSession:
+    """Copy a session with its settings, temporary views and current schema."""
+    session = spark._jsparkSession
+    copy = session.cloneSession()
+    _enter_catalog_of(session, copy)
+    return _session_of(spark, copy)
 
 
 def _copy_change(key: str, before: str | None, own: SparkSession, spark: SparkSession) -> None:

@@ -30,9 +30,16 @@ from deltaweave.delta.jvm import (
     grouped,
     json_text,
     reads_leniently,
+    session_filtering_exactly,
 )
 from deltaweave.delta.log import actions
-from deltaweave.delta.log.actions import LogAction, absolute_location, encoder, location_in
+from deltaweave.delta.log.actions import (
+    LogAction,
+    TableMetadata,
+    absolute_location,
+    encoder,
+    location_in,
+)
 from deltaweave.delta.log.statistic_bounds import (
     Statistics,
     num_physical_rows,
@@ -51,6 +58,12 @@ FILE_RELATION = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 
 STRICTLY = {key.rpartition(".")[2]: "false" for key in IGNORING_FILES}
 """The options of a read that fails at what it cannot read."""
+
+# An option of a scan, of no meaning to a reader: Spark takes scans that differ by their session for
+# the same, and would drop the change.
+_EXACTLY = "deltaweave.filtersExactly"
+_DELTA_FORMAT = "org.apache.spark.sql.delta.DeltaParquetFileFormat"
+_NODE = "org.apache.spark.sql.catalyst.trees.TreeNode"
 
 # Files in one query, which holds them once more as rows and in its tasks: some 100 MB of a driver.
 _FILES_OF_A_QUERY = 100_000
@@ -564,6 +577,59 @@ def strict_plan(spark: SparkSession, plan: Plan) -> JavaObject:
     for key, value in STRICTLY.items():
         options = options.updated(key, value)
     return changed_scan(spark, plan, plan.relation().location(), options)
+
+
+def filtering_exactly(rows: DataFrame) -> DataFrame:
+    """Read tables of a query with all rows that its filters hold for.
+
+    Whatever filters Spark adds to a scan, it passes none to Parquet files that compares a decimal
+    whose column was widened: see `TableMetadata.widened_decimals`. Rows in Spark's cache stay.
+    """
+    spark, jvm = rows.sparkSession, Jvm.of(rows.sparkSession)
+    query = rows._jdf.queryExecution()
+    if not scans_of_widened_decimals(spark, query.analyzed()):
+        return rows
+    plan = query.withCachedData()
+    scans = scans_of_widened_decimals(spark, plan)
+    own = session_filtering_exactly(spark)
+    changed = [_filtering_exactly(own, scan) for scan in scans]
+    of_scans = jvm.map_of_pairs(jvm.seq(scans), jvm.seq(changed))
+    return jvm.data_frame_of_plan(plan.transformWithSubqueries(of_scans))
+
+
+def scans_of_widened_decimals(spark: SparkSession, plan: Plan) -> list[JavaObject]:
+    """Return the scans of a plan, and of its subqueries, of tables with such columns."""
+    jvm = Jvm.of(spark)
+
+    def make() -> JavaObject:
+        partial = Jvm.singleton(jvm.scala, "PartialFunction")
+        return partial.fromFunction(jvm.function(_NODE, "nodeName"))
+
+    names = plan.collectWithSubqueries(jvm.made_once("names of nodes", make))
+    if "LogicalRelation" not in str(names.mkString(" ")):
+        return []
+    plans = [plan, *Jvm.iterate(plan.subqueriesAll())]
+    leaves = [leaf for each in plans for leaf in Jvm.iterate(each.collectLeaves())]
+    return [leaf for leaf in leaves if _has_widened_decimals(spark, leaf)]
+
+
+def _filtering_exactly(own: SparkSession, scan: Plan) -> JavaObject:
+    """Change a scan to read by a session of `session_filtering_exactly`."""
+    relation = scan.relation()
+    options = relation.options().updated(_EXACTLY, "true")
+    return changed_scan(own, scan, relation.location(), options)
+
+
+def _has_widened_decimals(spark: SparkSession, scan: Plan) -> bool:
+    """Return whether a leaf of a plan reads a Delta table with decimals that were widened."""
+    if options_of_files(spark, scan) is None:
+        return False
+    file_format = scan.relation().fileFormat()
+    if not Jvm.of(spark).is_a(file_format, _DELTA_FORMAT):
+        return False
+    if "typeWidening" not in str(file_format.protocol().readerFeatures().toString()):
+        return False
+    return bool(TableMetadata.of(spark, file_format.metadata()).widened_decimals)
 
 
 def options_of_files(spark: SparkSession, plan: Plan) -> JavaObject | None:

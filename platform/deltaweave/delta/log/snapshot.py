@@ -39,6 +39,7 @@ from deltaweave.delta.log.file_list import (
     FileList,
     always_strict,
     files_not_in,
+    filtering_exactly,
     layout_of,
     scan_of_known_files,
     strict_plan,
@@ -246,7 +247,7 @@ class TableSnapshot:
     def read(self) -> DataFrame:
         """Read the rows of this version, strictly whenever they are evaluated."""
         reader = self.spark.read.format("delta").option("versionAsOf", self.version)
-        return always_strict(reader.load(data_path(self.log)))
+        return self._unskipped(always_strict(reader.load(data_path(self.log))))
 
     def read_whole(self) -> DataFrame:
         """Read the rows of this version, for queries that need most of them.
@@ -276,7 +277,11 @@ class TableSnapshot:
         scan = rows.queryExecution().analyzed()
         known = scan_of_known_files(self.spark, scan, files, self.log.options())
         plan = strict_plan(self.spark, scan if known is None else known)
-        return Jvm.of(self.spark).data_frame_of_plan(plan)
+        return self._unskipped(Jvm.of(self.spark).data_frame_of_plan(plan))
+
+    def _unskipped(self, rows: DataFrame) -> DataFrame:
+        """Read all rows that a filter holds for, also of decimals that were widened."""
+        return filtering_exactly(rows) if self.metadata.widened_decimals else rows
 
     def files_without(self, known: DataFrame | None) -> FileList:
         """Select the files that are not in `known`, compared by its columns, fields of AddFile."""

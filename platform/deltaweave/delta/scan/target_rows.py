@@ -69,7 +69,7 @@ def read_with_row_index(transaction: Transaction, files: FileList) -> DataFrame:
         scan.bucketSpec(),
         file_format,
         scan.options(),
-        spark._jsparkSession,
+        scan.sparkSession(),
     )
     plan = Jvm.singleton(datasources, "LogicalRelation").apply(relation, False)
     return jvm.data_frame_of_plan(plan)
@@ -154,9 +154,8 @@ def target_plan(
     """Read the rows of exactly these files at the transaction's snapshot.
 
     A Project of aliases gives every column the attribute id that it has in the statement's target,
-    so that the statement's conditions and values can be evaluated over the result. Columns by which
-    Spark's filters on Parquet files would skip rows that hold a value are read without filters:
-    those compared with days that these filters lack, and decimals that were widened.
+    so that the statement's conditions and values can be evaluated over the result. Columns that are
+    compared with days that Spark's filters on Parquet files lack are read without filters.
 
     Args:
         columns: The target columns to keep; None keeps all.
@@ -196,10 +195,9 @@ def _unfiltered(transaction: Transaction, names: Sequence[str]) -> list[int]:
         for name in names
         if may_lose_days(merge.target_schema[name].dataType) and name not in table.partition_columns
     }
-    if days and not merge.may_filter_by_lost_days:
-        days.clear()
-    unfiltered = days | table.metadata.widened_decimals
-    return [index for index, name in enumerate(names) if name in unfiltered]
+    if not days or not merge.may_filter_by_lost_days:
+        return []
+    return [index for index, name in enumerate(names) if name in days]
 
 
 def with_attribute_ids(

@@ -28,9 +28,13 @@ from deltaweave.delta.jvm import (
     reported_by,
     translated,
 )
-from deltaweave.delta.log import TableMetadata, latest
+from deltaweave.delta.log import TableMetadata, latest, scans_of_widened_decimals
 from deltaweave.delta.statement.analyzer import ParsedMerge, analyzed
-from deltaweave.delta.statement.resolved import may_lose_days, names_lost_days
+from deltaweave.delta.statement.resolved import (
+    may_filter_by_decimals,
+    may_lose_days,
+    names_lost_days,
+)
 from deltaweave.errors import BuiltinDefect, DeltaweaveError
 
 if TYPE_CHECKING:
@@ -145,6 +149,7 @@ def _outcome_of_unknown_version(table: str, why: str, *, exc_info: bool = False)
     return BuiltinMerge(warnings=(warning,))
 
 
+_DECIMALS_PUSHED = "spark.sql.parquet.filterPushdown.decimal"
 _WRITE_VECTORS = "spark.databricks.delta.merge.deletionVectors.persistent"
 
 
@@ -314,6 +319,17 @@ def _overlooks_days(merge: _Merge) -> bool:
     return has_dates and names_lost_days(merge.spark, merge.node)
 
 
+def _overlooks_widened_decimals(merge: _Merge) -> bool:
+    """Detect ParquetFilters of Spark, where a constant overflows in the type of an older file."""
+    is_pushed = is_on(merge.spark, _DECIMALS_PUSHED, otherwise=True)
+    source = merge.node.source()
+    return (
+        is_pushed
+        and bool(merge.metadata.widened_decimals or scans_of_widened_decimals(merge.spark, source))
+        and may_filter_by_decimals(merge.spark, merge.node)
+    )
+
+
 _DEFECTS: tuple[tuple[Callable[[_Merge], bool], BuiltinDefect], ...] = (
     (
         _drops_rows_as_repeated,
@@ -381,6 +397,18 @@ _DEFECTS: tuple[tuple[Callable[[_Merge], bool], BuiltinDefect], ...] = (
             "source names a day of October 1582, or one that the JVM's time zone skipped, and "
             "Spark's filters on Parquet files lack 5 to 14 October 1582 and such days",
             "Set spark.sql.datetime.java8API.enabled=true in the session.",
+        ),
+    ),
+    (
+        _overlooks_widened_decimals,
+        BuiltinDefect(
+            "overlooks_widened_decimals",
+            "it may overlook rows, and insert them a second time or delete them as not matched by "
+            "source, because the statement or its source has a constant of type DECIMAL or a "
+            "subquery, and the table, or one that the source reads, has a DECIMAL column that was "
+            "widened: Spark's filters convert constants to the type of older Parquet files, where "
+            "they overflow",
+            f"Set {_DECIMALS_PUSHED}=false in the session.",
         ),
     ),
 )

@@ -46,6 +46,7 @@ _WITH_NEW_DATES = "spark.sql.datetime.java8API.enabled"
 # By the name of a zone, the days that its clocks passed over.
 _SKIPPED: dict[str, frozenset[date]] = {}
 _PLAN = "org.apache.spark.sql.catalyst.plans.QueryPlan"
+_LITERAL = "org.apache.spark.sql.catalyst.expressions.Literal"
 _LOGICAL_PLAN = "org.apache.spark.sql.catalyst.plans.logical.LogicalPlan"
 
 OF_LIMITED_LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
@@ -156,10 +157,26 @@ def may_filter_by_lost_days(spark: SparkSession, node: JavaObject) -> bool:
     """
     if is_on(spark, _WITH_NEW_DATES, otherwise=False):
         return False
-    subquery = Jvm.of(spark).catalyst.trees.TreePattern.PLAN_EXPRESSION()
-    if node.containsPattern(subquery) or node.source().containsPattern(subquery):
+    return _has_subquery(spark, node) or names_lost_days(spark, node)
+
+
+def may_filter_by_decimals(spark: SparkSession, node: JavaObject) -> bool:
+    """Return whether Spark may compare a column with a constant of type DECIMAL."""
+    if _has_subquery(spark, node):
         return True
-    return names_lost_days(spark, node)
+    jvm = Jvm.of(spark)
+    data_type = jvm.function("org.apache.spark.sql.catalyst.expressions.Expression", "dataType")
+    is_constant = jvm.instances_of(jvm.class_of_delta(_LITERAL))
+    for each in _constants(spark, node):
+        types = jvm.nodes_within(each).filter(is_constant).map(data_type)
+        if "DecimalType(" in str(types.mkString(" ")):
+            return True
+    return False
+
+
+def _has_subquery(spark: SparkSession, node: JavaObject) -> bool:
+    subquery = Jvm.of(spark).catalyst.trees.TreePattern.PLAN_EXPRESSION()
+    return bool(node.containsPattern(subquery) or node.source().containsPattern(subquery))
 
 
 def _constants(spark: SparkSession, node: JavaObject) -> Iterator[JavaObject]:

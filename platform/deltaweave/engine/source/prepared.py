@@ -43,6 +43,7 @@ from deltaweave.delta.jvm import (
     translated,
     unique_number,
 )
+from deltaweave.delta.log import filtering_exactly
 from deltaweave.delta.scan import (
     UNSTABLE_OPERATORS,
     ListedRows,
@@ -239,6 +240,7 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
     elif reason == UNSTABLE_OPERATORS and (listed := _rows_of_view(merge, used)) is not None:
         used, files = listed
         materialize, reason = False, _SAME_ROWS
+    used = filtering_exactly(used)
     if not materialize and _may_lose_days(merge, used):
         materialize, reason = True, _LOST_DAYS
     if not materialize:

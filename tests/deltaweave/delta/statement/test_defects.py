@@ -447,6 +447,39 @@ def test_columns_decide_what_built_in_merge_may_get_wrong(
         assert defects(spark, tmp_path / "time", in_1582, [DELETE_ALL]) == []
 
 
+@pytest.mark.minutes
+def test_widened_decimals_decide_what_built_in_merge_may_get_wrong(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    wide, plain = tmp_path / "wide", tmp_path / "plain"
+    spark.sql(
+        f"CREATE TABLE delta.`{wide}` (k DECIMAL(9,2), v INT) USING delta "
+        "TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"
+    )
+    spark.sql(f"ALTER TABLE delta.`{wide}` ALTER COLUMN k TYPE DECIMAL(12,2)")
+    spark.sql(f"CREATE TABLE delta.`{plain}` (k DECIMAL(12,2), v INT) USING delta")
+    below, of_source = "t.k = s.k AND t.k < 30000000", "t.k = s.k AND s.k < 30000000"
+    met = ["overlooks_widened_decimals"]
+    source_of = {
+        "plain": f"SELECT * FROM delta.`{plain}`",
+        "wide": f"SELECT * FROM delta.`{wide}`",
+        "filtered": f"SELECT * FROM delta.`{wide}` WHERE k < 30000000",
+        "in_query": f"SELECT * FROM delta.`{plain}` WHERE k IN (SELECT k FROM delta.`{wide}`)",
+    }
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for name, query in source_of.items():
+        spark.sql(query).createOrReplaceTempView("defects_source")
+        for path in (wide, plain):
+            for on in (ON_KEYS, below, of_source):
+                found[name, path.name, on] = defects(spark, path, on, [UPDATE, INSERT])
+        with configured(spark, {"spark.sql.parquet.filterPushdown.decimal": "false"}):  # the hint
+            assert defects(spark, wide, below, [UPDATE, INSERT]) == []
+    for (name, path, on), of_case in found.items():
+        is_widened = (name, path) != ("plain", "plain")
+        has_constant = on != ON_KEYS or name in ("filtered", "in_query")
+        assert of_case == (met if is_widened and has_constant else []), (name, path, on)
+
+
 @pytest.fixture
 def refused(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

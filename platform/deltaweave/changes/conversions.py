@@ -35,6 +35,7 @@ from pyspark.sql.types import (
 )
 
 from deltaweave.delta.jvm import json_text
+from deltaweave.delta.log import is_collated
 from deltaweave.identifiers import quoted
 
 FROM = "deltaweave.from"
@@ -392,6 +393,8 @@ def hashed(value: Column, data_type: DataType, name: str) -> list[Column]:
         return [is_there, value.cast("string")]  # 0.0 and -0.0 have the same hash
     if isinstance(data_type, IntegralType):
         return [is_there, value.cast("bigint")]  # the same when the column is widened
+    if is_collated(data_type):
+        return [is_there, value.cast("binary")]
     return [is_there, value]
 
 
@@ -401,13 +404,15 @@ def _is_compared_exactly(data_type: DataType) -> bool:
         return all(_is_compared_exactly(field.dataType) for field in data_type)
     if isinstance(data_type, ArrayType):
         return _is_compared_exactly(data_type.elementType)
-    return not isinstance(data_type, (MapType, VariantType, FloatType, DoubleType))
+    kinds = (MapType, VariantType, FloatType, DoubleType)
+    return not isinstance(data_type, kinds) and not is_collated(data_type)
 
 
 def comparable_field(rows: DataFrame, struct: str, name: str) -> Column:
     """Return a field of a struct of `rows` in a form that `=` compares exactly.
 
-    Maps, variants, and numbers with 0.0 and -0.0, which are equal, are compared by their hashes.
+    Maps, variants, numbers with 0.0 and -0.0, which are equal, and texts with a collation are
+    compared by their hashes.
     """
     fields = rows.schema[struct].dataType
     assert isinstance(fields, StructType)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -22,6 +23,7 @@ from pyspark.sql.types import (
 
 import deltaweave
 from deltaweave import MergeOnReadTable, Table
+from deltaweave.changes.conversions import comparable_field
 from deltaweave.errors import StatementError
 
 COLUMNS = ["k", "s", "m"]
@@ -141,6 +143,26 @@ def test_histories(
         (2, "10", 1, 2),
         (3, "30", 3, None),
     }
+
+
+LCASE = StringType("UTF8_LCASE")  # 'bob' equals 'Bob'
+
+
+@pytest.mark.parametrize(
+    "data_type",
+    [LCASE, ArrayType(LCASE), StructType().add("a", LCASE), MapType(StringType(), LCASE)],
+    ids=str,
+)
+def test_texts_with_a_collation_are_tracked_by_their_bytes(
+    spark: SparkSession, data_type: DataType
+) -> None:
+    rows = spark.range(2).selectExpr("id AS k", "if(id = 0, 'bob', 'Bob') AS v")
+    nested = {"array": "array(v)", "struct": "struct(v)", "map": "map('a', v)"}
+    value = nested.get(data_type.typeName(), "v")
+    values = F.struct(F.expr(value).cast(data_type).alias("v"))
+    values_of = rows.select("k", values.alias("values"))
+    compared = values_of.select(comparable_field(values_of, "values", "v").alias("v"))
+    assert compared.distinct().count() == 2
 
 
 @pytest.mark.minutes

@@ -23,9 +23,12 @@ from deltaweave.delta.commit.written_files import OwnFiles, leave_out_lenient_co
 from deltaweave.delta.jvm import (
     DeltaLog,
     DeltaTransaction,
+    Jvm,
+    is_caused_by,
     raise_hidden_interrupts,
     reported_by,
     started,
+    suppress_cleanup_errors,
     translated,
 )
 from deltaweave.delta.log import TableSnapshot, commit_file, commit_name, data_path
@@ -35,6 +38,10 @@ if TYPE_CHECKING:
     pass
 
 logger = logging.getLogger(__name__)
+
+# Of the log store of S3: a request may still be on its way.
+_MAY_STILL_LAND = "S3LogStore$UnknownCommitException"
+_STORE_WARNING = "deltaweave.s3LogStore.warning"
 
 
 @dataclass
@@ -118,7 +125,7 @@ class Committed:
 
     Attributes:
         version: The version it made, or None where Delta found nothing to commit.
-        warnings: What Delta failed to do after it wrote the version.
+        warnings: What Delta failed to do after it wrote the version, and what its log store says.
     """
 
     version: int | None
@@ -148,7 +155,8 @@ def committed(
         CommitConflictError: Another commit changed what the transaction read.
         TableReplacedError: The table's directory was deleted, and perhaps created again.
         TableLockedError: Another commit held the table's lock for too long.
-        CommitStateUnknownError: The commit failed, and the log cannot be read.
+        CommitStateUnknownError: The commit failed, and the log cannot be read, or the store did
+            not say what became of it.
         DeltaweaveError: Anything else that kept it from being committed.
     """
     permit: SimpleQueue[bool] = SimpleQueue()
@@ -179,25 +187,67 @@ def committed(
             logger.warning("%s: interrupted in its commit: %s", table, _outcome(transaction, log))
         raise
     if error is None:
-        return Committed(future.result())
+        return Committed(future.result(), _warnings_of_store(read, table))
+    return _despite(error, transaction, log, table=table, operation=operation)
+
+
+def _warnings_of_store(read: TableSnapshot, table: str) -> tuple[str, ...]:
+    """Return what the log store of S3 has warned of since it was last asked."""
+    if not read.data_path.startswith("s3"):
+        return ()
+    with suppress_cleanup_errors("the warning of a store"):
+        warning = Jvm.of(read.spark).java.lang.System.clearProperty(_STORE_WARNING)
+        if warning is not None:
+            logger.warning("%s: %s", table, warning)
+            return (str(warning),)
+    return ()
+
+
+def _despite(
+    error: BaseException,
+    transaction: DeltaTransaction,
+    log: DeltaLog,
+    *,
+    table: str,
+    operation: str,
+) -> Committed:
+    """Return the outcome of a commit that ended with an error, if it succeeded all the same."""
     try:
         version = _landed_at(log, transaction)
     except Exception as unreadable:
         logger.warning("%s: the log cannot be read: %s", table, reported_by(unreadable))
-        raise CommitStateUnknownError(
+        raise _unknown(
             f"the commit failed ({reported_by(error)}), and the log cannot be read "
             f"({reported_by(unreadable)}).",
+            transaction,
             table=table,
             operation=operation,
-            version=_read_version(transaction),
-            transaction_id=_id(transaction),
         ) from error
     if version is None:
+        if is_caused_by(error, _MAY_STILL_LAND):
+            raise _unknown(
+                f"the store did not say whether it made the commit ({reported_by(error)}).",
+                transaction,
+                table=table,
+                operation=operation,
+            ) from error
         with translated(table, operation=operation, version=_read_version(transaction)):
             raise error
     warning = f"version {version} is committed; what Delta does then failed: {reported_by(error)}"
     logger.warning("%s: %s", table, warning, exc_info=error)
     return Committed(version, (warning,))
+
+
+def _unknown(
+    problem: str, transaction: DeltaTransaction, *, table: str, operation: str
+) -> CommitStateUnknownError:
+    return CommitStateUnknownError(
+        problem,
+        table=table,
+        operation=operation,
+        version=_read_version(transaction),
+        transaction_id=_id(transaction),
+    )
 
 
 def _landed_at(log: DeltaLog, transaction: DeltaTransaction) -> int | None:

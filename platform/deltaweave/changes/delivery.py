@@ -212,7 +212,7 @@ def rescued_of(table: Table, kept: Table) -> DataFrame:
     rows = kept.read()
     if "target" not in rows.columns:
         return rows
-    return rows.where(F.col("target").isNull() | (F.col("target") == table.location()))
+    return rows.where(F.col("target").isNull() | (F.col("target") == table.planned_location()))
 
 
 @without_session_transaction_id()
@@ -227,7 +227,7 @@ def _put(unusable: DataFrame, table: Table, into: Table, properties: Mapping[str
         wrong["reason"].alias("reason"),
         wrong["message"].alias("message"),
         wrong["event"].alias("event"),
-        F.lit(table.location()).alias("target"),
+        F.lit(table.planned_location()).alias("target"),
     )
     rows = fitted(rows.dropDuplicates(["id"]), into)
     same = "t.id = s.id AND (t.target IS NULL OR t.target = s.target)"

@@ -54,6 +54,7 @@ ITEM = "item"
 
 _FAR_ZONES = ("+14:00", "-12:00")
 _NAMES_UTC = r"(?i)[\d\s](Z|UTC|GMT|[+-]00(:?00)?)\s*$"
+_BEGINS_WITH_DAY = r"^\s*[+-]?\d{4,6}-"  # Spark takes a time of day alone for one of today
 _EXACT_DIGITS = {FloatType: 6, DoubleType: 15}
 _BELOW_MICROSECONDS = r"\.\d{6}0*[1-9]"
 
@@ -285,6 +286,7 @@ def _read_text(
         is_same = east.eqNullSafe(west)
         if isinstance(wanted, TimestampType):
             value, ending = east, f"{ending}, in every time zone"
+            is_same &= text.rlike(_BEGINS_WITH_DAY)
         else:
             local = read(TimestampNTZType())
             names_no_other = ~is_same | text.rlike(_NAMES_UTC)

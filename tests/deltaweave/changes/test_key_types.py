@@ -148,6 +148,8 @@ def test_numbers_are_instants_in_whatever_zone(other: DataType, depends: bool) -
     ("wanted", "right", "wrong"),
     [
         ("TIMESTAMP", "2026-01-01T00:00:00.123456000Z", "2026-01-01T00:00:00.1234567Z"),
+        ("TIMESTAMP", " +2026-1-1 10:34:56Z", "10:34:56Z"),
+        ("TIMESTAMP", "2026-01-01T10:34:00 NZ", "T10:34:56+09:00"),
         ("TIMESTAMP_NTZ", "2026-01-01T09:00:00", "2026-01-01T09:00:00+09:00"),
         ("TIMESTAMP_NTZ", "2026-01-01", "2026-01-01T00:00:00.000000001"),
         ("DATE", "2026-01-01T00:00", "2026-01-01T10:00"),

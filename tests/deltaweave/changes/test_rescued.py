@@ -357,6 +357,23 @@ def test_a_batch_of_which_nothing_can_be_applied_changes_nothing(
 
 
 @pytest.mark.minutes
+def test_events_put_aside_are_of_a_table_that_is_made_later(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    aside = str(tmp_path / "aside")
+    arguments: dict[str, Any] = {"keys": ["id"], "rescued": aside, **FROM_DEBEZIUM}
+    name, only_wrong = "made_after_its_events", [MESSAGES[offset] for offset in WRONG]
+    try:
+        table = MergeOnReadTable(spark, name, changes=f"{tmp_path}/changes", **arguments)
+        for batch in (only_wrong, [*only_wrong, MESSAGES[0]]):
+            table.append(changes(spark, batch))
+            assert num_rescued(table.base, aside) == len(WRONG)
+        assert table.base.exists()
+    finally:
+        spark.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+@pytest.mark.minutes
 def test_messages_that_cannot_be_read_stop_the_batch_that_rescues_none(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -82,6 +82,7 @@ _YEARS_1_TO_9999 = ("-62135596800000000", "253402300799999999")
 _POSSIBLE_YEARS = ("-210866803200000000", "9223371244799999999")
 
 _DAY = r"[+-]?\d{4,6}-\d+-\d+"
+_WITHOUT_ZONE = rf"^{_DAY}(?:[T ][\d:.]*)?\s*$"
 _WHOLE_DAY = rf"^({_DAY})(?:[T ]00:00(?::00(?:\.0+)?)?)?(?:Z|[+-]\d+:\d+)?$"
 
 TIMES = (TimestampType, TimestampNTZType)
@@ -259,11 +260,14 @@ class TextValue:
         number = self.text.rlike(r"^-?\d+$")
         # Spark takes a time of day for one of the day on which it runs. A year of seven digits is
         # PostgreSQL's infinity (+5877611).
-        dated = F.when(self.text.rlike(rf"^{_DAY}"), self.text)
+        dated, hint = F.when(self.text.rlike(rf"^{_DAY}"), self.text), ""
         if isinstance(data_type, DateType):
             whole = F.regexp_replace(self.text, _WHOLE_DAY, "$1")
             dated = F.when(whole.rlike(f"^{_DAY}$"), whole)
-        of_text = self._checked(dated.try_cast(data_type), data_type)
+        elif isinstance(data_type, TimestampType):
+            # Another instant in each time zone of the session.
+            dated, hint = F.when(~self.text.rlike(_WITHOUT_ZONE), dated), " with a time zone"
+        of_text = self._checked(dated.try_cast(data_type), data_type, hint)
         of_number = self._since_1970(data_type)
         return ReadValue(
             F.when(number, of_number.value).when(~number, of_text.value),

@@ -67,12 +67,18 @@ ISO = {
     "2026-10-25T01:30:00.5Z": "2026-10-25 01:30:00.5",
     "0001-01-01T00:00:00Z": "0001-01-01 00:00:00",
 }
+ZONED = {
+    "2026-10-25 01:30:00+09:00": "2026-10-24 16:30:00",
+    "2026-10-25T01:30:00.5-05:00": "2026-10-25 06:30:00.5",
+    "2026-10-25 01:30:00 Asia/Tokyo": "2026-10-24 16:30:00",
+}
 DAYS_IN_ISO = {"2026-10-25Z": "2026-10-25", "2026-10-25": "2026-10-25"}
 DEBEZIUM, CONNECT = "io.debezium.time.", "org.apache.kafka.connect.data."
 TIMES: list[tuple[str, str, dict[Any, str]]] = [
     (f"{DEBEZIUM}Date", "DATE", DAYS),
     (f"{CONNECT}Date", "DATE", DAYS),
     (f"{DEBEZIUM}IsoDate", "DATE", DAYS_IN_ISO),
+    (f"{DEBEZIUM}ZonedTimestamp", "TIMESTAMP", ZONED),
     *[
         (semantic, data_type, values)
         for data_type in ("TIMESTAMP_NTZ", "TIMESTAMP")
@@ -386,6 +392,11 @@ REFUSED: list[tuple[str, Any, str | None, str, str]] = [
     ("DATE", "+5877611-06-22Z", f"{DEBEZIUM}IsoDate", "micros", "is no DATE"),
     ("TIMESTAMP", "10:34:56.789012Z", f"{DEBEZIUM}ZonedTime", "micros", "is no TIMESTAMP"),
     ("TIMESTAMP", "10:34:56", None, "micros", "is no TIMESTAMP"),
+    *[
+        ("TIMESTAMP", text, None, "micros", "is no TIMESTAMP with a time zone")
+        for text in ("2026-10-25 01:30:00", "2026-10-25T01:30:00.5", "2026-10-25", "2026-10-25 ")
+    ],
+    ("ARRAY<TIMESTAMP>", ["2026-10-25T01:30:00"], None, "micros", "is no ARRAY<TIMESTAMP>"),
     ("DATE", 1, f"{DEBEZIUM}Timestamp", "micros", "has a time of day, and the column has days"),
     ("DATE", "2024-01-01T10:34:56Z", None, "micros", "is no DATE"),
     ("DATE", {"year": 2026}, f"{DEBEZIUM}StructuredDate", "micros", "is no DATE"),

@@ -35,6 +35,7 @@ AssetTable = Callable[[str], Table]
 DAYS = DailyPartitionsDefinition("2026-01-01", end_date="2026-01-05")
 OVERWRITE = {"deltaweave/write": "overwrite"}
 APPEND = {"deltaweave/write": "append"}
+MERGE = {"deltaweave/write": "merge", "deltaweave/keys": "letter", "deltaweave/order": "any"}
 
 
 @pytest.mark.minutes
@@ -161,7 +162,7 @@ def asset_of(shape: str, metadata: dict[str, Any], give: Callable[[], Any]) -> A
         ("asset", {}),
         ("multi", OVERWRITE),
         ("graph", {"deltaweave/write": "replace_where"}),
-        ("multi", {"deltaweave/write": "merge", "deltaweave/keys": "letter"}),
+        ("multi", MERGE),
         ("graph", APPEND),
     ],
     ids=["plain", "overwrite", "replace_where", "merge", "append"],

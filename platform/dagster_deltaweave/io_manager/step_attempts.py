@@ -19,6 +19,7 @@ from dagster import (
     DagsterUserCodeExecutionError,
     InputContext,
     OpDefinition,
+    OpExecutionContext,
     RetryRequested,
 )
 
@@ -69,7 +70,7 @@ def retry_run_if_transient(retries: int, context: OutputContext | None = None) -
 
 @contextmanager
 def error_shown_first(
-    context: InputContext | OutputContext | AssetExecutionContext | None,
+    context: InputContext | OutputContext | OpExecutionContext | AssetExecutionContext | None,
 ) -> Iterator[None]:
     """Let the events of a failed step begin with the sentences of the error that ends it.
 
@@ -97,8 +98,9 @@ def error_shown_first(
 def _step_of(context: Any) -> Any:
     """Return the context of the step that runs; None outside of a run."""
     try:
-        if isinstance(context, AssetExecutionContext):
-            return context.op_execution_context.get_step_execution_context()
+        context = getattr(context, "op_execution_context", context)
+        if isinstance(context, OpExecutionContext):
+            return context.get_step_execution_context()
         return None if context is None else context.step_context
     except DagsterError:
         return None

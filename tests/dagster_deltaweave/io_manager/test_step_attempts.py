@@ -10,6 +10,7 @@ import pytest
 from dagster import (
     DagsterEventType,
     DagsterInstance,
+    Definitions,
     ExecuteInProcessResult,
     InputContext,
     IOManager,
@@ -20,7 +21,13 @@ from dagster import (
 )
 from dagster._core.errors import DagsterMaxRetriesExceededError
 
-from dagster_deltaweave import SparkDeltaIOManager, SparkResource, merge_asset
+from dagster_deltaweave import (
+    SparkDeltaIOManager,
+    SparkResource,
+    build_upkeep_job,
+    maintenance,
+    merge_asset,
+)
 from dagster_deltaweave.io_manager import error_shown_first, retry_run_if_transient, step_attempts
 from deltaweave.errors import (
     AmbiguousMatchError,
@@ -129,6 +136,24 @@ def test_a_failed_run_begins_with_the_sentence_that_matters(
     with pytest.raises(caught) as failed:
         materialize([orders], **run)
     assert retry_policy or type(failed.value) is StatementError
+
+
+def test_failed_upkeep_begins_with_the_sentence_that_matters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(*_: object) -> None:
+        raise WRONG
+
+    monkeypatch.setattr(maintenance, "run_locator", failing)
+    orders = merge_asset(keys=["id"], name="orders")(wrong_output)
+    nightly = build_upkeep_job(name="nightly", tables=[orders], operations=["optimize"])
+    resources = {"io_manager": SparkDeltaIOManager(root="/lake", spark=SparkResource())}
+    defs = Definitions(assets=[orders], jobs=[nightly], resources=resources)
+    with DagsterInstance.ephemeral() as instance:
+        job = defs.resolve_job_def("nightly")
+        done = job.execute_in_process(instance=instance, raise_on_error=False)
+        messages = first_messages(done, instance)
+    assert [each.startswith(START) for each in messages] == [True, True], messages
 
 
 def test_an_error_that_is_shown_first_is_what_it_was() -> None:

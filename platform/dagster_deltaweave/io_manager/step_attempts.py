@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dagster import (
-    AssetExecutionContext,
     DagsterError,
     DagsterEventType,
     DagsterInvariantViolationError,
@@ -63,21 +62,20 @@ def retry_run_if_transient(retries: int, context: OutputContext | None = None) -
             waits = 0 if context is None else len(waits_of_step(context))
             raise RetryRequested(retries + waits, _SECONDS_BEFORE_RETRY) from error
         if context is not None:
-            # Dagster shows the error below the stack trace of its own, folded.
+            # So the log has it at the level ERROR, as one entry.
             context.log.error(str(error))
         raise
 
 
 @contextmanager
-def error_shown_first(
-    context: InputContext | OutputContext | OpExecutionContext | AssetExecutionContext | None,
-) -> Iterator[None]:
+def error_shown_first(context: Any) -> Iterator[None]:
     """Let the events of a failed step begin with the sentences of the error that ends it.
 
     Else Dagster puts an error of its own before it, whose stack trace fills the last row of a run's
     page. What Dagster retries, and what a caller of `materialize` catches, stays as it is.
 
-    `context`: that of the step; without a run, errors stay as they are.
+    `context`: that of the step's op, asset, check, input or output; errors stay as they are without
+    one, and without a run.
     """
     try:
         yield

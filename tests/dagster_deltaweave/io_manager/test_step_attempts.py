@@ -145,7 +145,7 @@ def test_a_failed_run_begins_with_the_sentence_that_matters(
     assert retry_policy or type(failed.value) is StatementError
 
 
-def test_the_last_of_several_attempts_begins_with_the_sentence_that_matters(
+def test_the_last_of_several_attempts_begins_with_what_matters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(step_attempts, "_SECONDS_BEFORE_RETRY", 0)
@@ -197,7 +197,7 @@ def test_failed_upkeep_begins_with_the_sentence_that_matters(
         partial(build_orphan_changes_check, keys=["id"], changes=lambda *_: None),
     ],
 )
-def test_a_check_that_fails_to_run_begins_with_the_sentence_that_matters(
+def test_a_check_that_fails_to_run_begins_with_what_matters(
     build: Callable[[AssetsDefinition], AssetChecksDefinition], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*_: object) -> None:

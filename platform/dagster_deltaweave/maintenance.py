@@ -34,6 +34,7 @@ from dagster import (
 )
 
 from dagster_deltaweave.dagster_private import CheckError
+from dagster_deltaweave.io_manager import error_shown_first
 from dagster_deltaweave.logs import PendingChanges
 from dagster_deltaweave.spark import tag_commits_with_run
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset, run_locator
@@ -291,6 +292,10 @@ def _upkeep_op(
         pool=table.pool,
     )
     def upkeep(context: OpExecutionContext) -> None:
+        with error_shown_first(context):
+            maintain(context)
+
+    def maintain(context: OpExecutionContext) -> None:
         location = table.location(context, key, "upkeep")
         delta_table = run_locator(context.resources, table.io_manager_key).table(key, location)
         if not delta_table.exists():

@@ -25,6 +25,7 @@ from dagster_deltaweave.checks.check_definition import (
     for_each_table,
     invalid_checks,
     judged_run,
+    shows_errors_first,
 )
 from dagster_deltaweave.checks.table_rows import sample_table
 from dagster_deltaweave.logs import pending_changes
@@ -96,6 +97,7 @@ def build_pending_changes_check(
         resource_defs=view.resource_defs,
         **arguments,
     )
+    @shows_errors_first
     def check(context: AssetCheckExecutionContext) -> AssetCheckResult:
         located = run_locator(context.op_execution_context.resources, manager)
         of_view = declaration.at(checked_asset(context))
@@ -170,6 +172,7 @@ def build_rescued_events_check(
         resource_defs=checked.resource_defs,
         **arguments,
     )
+    @shows_errors_first
     def no_rescued_events(context: AssetCheckExecutionContext) -> AssetCheckResult:
         located = run_locator(context.op_execution_context.resources, manager)
         table = _table_of_part(located, checked_asset(context), declaration)
@@ -265,6 +268,7 @@ def build_orphan_changes_check(  # noqa: PLR0913 - the public options
         resource_defs=checked.resource_defs,
         **arguments,
     )
+    @shows_errors_first
     def no_orphan_changes(context: AssetCheckExecutionContext) -> AssetCheckResult:
         judged = judged_run(context.instance, context.run, checked_asset(context))
         table = asset_table(context, checked)

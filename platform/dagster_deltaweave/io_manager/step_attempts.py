@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dagster import (
-    AssetExecutionContext,
     DagsterError,
     DagsterEventType,
     DagsterInvariantViolationError,
     DagsterUserCodeExecutionError,
     InputContext,
     OpDefinition,
+    OpExecutionContext,
     RetryRequested,
 )
 
@@ -62,21 +62,20 @@ def retry_run_if_transient(retries: int, context: OutputContext | None = None) -
             waits = 0 if context is None else len(waits_of_step(context))
             raise RetryRequested(retries + waits, _SECONDS_BEFORE_RETRY) from error
         if context is not None:
-            # Dagster shows the error below the stack trace of its own, folded.
+            # So the log has it at the level ERROR, as one entry.
             context.log.error(str(error))
         raise
 
 
 @contextmanager
-def error_shown_first(
-    context: InputContext | OutputContext | AssetExecutionContext | None,
-) -> Iterator[None]:
+def error_shown_first(context: Any) -> Iterator[None]:
     """Let the events of a failed step begin with the sentences of the error that ends it.
 
     Else Dagster puts an error of its own before it, whose stack trace fills the last row of a run's
     page. What Dagster retries, and what a caller of `materialize` catches, stays as it is.
 
-    `context`: that of the step; without a run, errors stay as they are.
+    `context`: that of the step's op, asset, check, input or output; errors stay as they are without
+    one, and without a run.
     """
     try:
         yield
@@ -97,8 +96,9 @@ def error_shown_first(
 def _step_of(context: Any) -> Any:
     """Return the context of the step that runs; None outside of a run."""
     try:
-        if isinstance(context, AssetExecutionContext):
-            return context.op_execution_context.get_step_execution_context()
+        context = getattr(context, "op_execution_context", context)
+        if isinstance(context, OpExecutionContext):
+            return context.get_step_execution_context()
         return None if context is None else context.step_context
     except DagsterError:
         return None

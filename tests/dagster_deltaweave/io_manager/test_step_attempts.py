@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from dagster import (
+    AssetChecksDefinition,
+    AssetsDefinition,
+    AssetSelection,
     DagsterEventType,
     DagsterInstance,
+    Definitions,
     ExecuteInProcessResult,
     InputContext,
     IOManager,
@@ -20,7 +25,16 @@ from dagster import (
 )
 from dagster._core.errors import DagsterMaxRetriesExceededError
 
-from dagster_deltaweave import SparkDeltaIOManager, SparkResource, merge_asset
+from dagster_deltaweave import (
+    SparkDeltaIOManager,
+    SparkResource,
+    build_orphan_changes_check,
+    build_table_checks,
+    build_upkeep_job,
+    maintenance,
+    merge_asset,
+)
+from dagster_deltaweave.checks import check_definition
 from dagster_deltaweave.io_manager import error_shown_first, retry_run_if_transient, step_attempts
 from deltaweave.errors import (
     AmbiguousMatchError,
@@ -129,6 +143,80 @@ def test_a_failed_run_begins_with_the_sentence_that_matters(
     with pytest.raises(caught) as failed:
         materialize([orders], **run)
     assert retry_policy or type(failed.value) is StatementError
+
+
+def test_the_last_of_several_attempts_begins_with_what_matters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(step_attempts, "_SECONDS_BEFORE_RETRY", 0)
+
+    class Losing(Failing):
+        def handle_output(self, context: OutputContext, obj: Any) -> None:
+            with error_shown_first(context), retry_run_if_transient(2, context):
+                raise self.error
+
+    @asset
+    def orders() -> int:
+        return 1
+
+    lost = CommitConflictError("another commit won.", table="orders")
+    resources = {"io_manager": Losing(lost)}
+    with DagsterInstance.ephemeral() as instance:
+        done = materialize([orders], resources=resources, instance=instance, raise_on_error=False)
+        messages = first_messages(done, instance)
+    attempts = done.filter_events(lambda each: each.event_type_value == "STEP_UP_FOR_RETRY")
+    assert len(attempts) == 2
+    start = "deltaweave.errors.CommitConflictError: MERGE into orders failed: another commit won."
+    assert [each.startswith(start) for each in messages] == [True, True], messages
+    with pytest.raises(DagsterMaxRetriesExceededError):
+        materialize([orders], resources=resources)
+
+
+def test_failed_upkeep_begins_with_the_sentence_that_matters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(*_: object) -> None:
+        raise WRONG
+
+    monkeypatch.setattr(maintenance, "run_locator", failing)
+    orders = merge_asset(keys=["id"], name="orders")(wrong_output)
+    nightly = build_upkeep_job(name="nightly", tables=[orders], operations=["optimize"])
+    resources = {"io_manager": SparkDeltaIOManager(root="/lake", spark=SparkResource())}
+    defs = Definitions(assets=[orders], jobs=[nightly], resources=resources)
+    with DagsterInstance.ephemeral() as instance:
+        job = defs.resolve_job_def("nightly")
+        done = job.execute_in_process(instance=instance, raise_on_error=False)
+        messages = first_messages(done, instance)
+    assert [each.startswith(START) for each in messages] == [True, True], messages
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        partial(build_table_checks, unique_key=["id"]),
+        partial(build_orphan_changes_check, keys=["id"], changes=lambda *_: None),
+    ],
+)
+def test_a_check_that_fails_to_run_begins_with_what_matters(
+    build: Callable[[AssetsDefinition], AssetChecksDefinition], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise WRONG
+
+    monkeypatch.setattr(check_definition, "run_locator", failing)
+    orders = merge_asset(keys=["id"], name="orders")(wrong_output)
+    lake = {"io_manager": SparkDeltaIOManager(root="/lake", spark=SparkResource())}
+    checks = AssetSelection.checks_for_assets(orders)
+    with DagsterInstance.ephemeral() as instance:
+        done = materialize(
+            [orders, build(orders)],
+            selection=checks,
+            instance=instance,
+            resources=lake,
+            raise_on_error=False,
+        )
+        messages = first_messages(done, instance)
+    assert [each.startswith(START) for each in messages] == [True, True], messages
 
 
 def test_an_error_that_is_shown_first_is_what_it_was() -> None:

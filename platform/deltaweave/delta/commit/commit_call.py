@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Of the log store of S3: a request may still be on its way.
+# Raised by the log store of S3: a request may still be on its way.
 _MAY_STILL_LAND = "S3LogStore$UnknownCommitException"
 _STORE_WARNING = "deltaweave.s3LogStore.warning"
 

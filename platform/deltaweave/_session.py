@@ -16,9 +16,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -220,7 +219,7 @@ def _start_jvm(conf: Mapping[str, str]) -> None:
             # spark-submit reads the last of several files of properties: the user's own, if any.
             ours = f"--properties-file {shlex.quote(file.name)} --load-spark-defaults"
             variables["PYSPARK_SUBMIT_ARGS"] = f"{ours} {further}"
-        with _environment(variables), _without_ivy_report():
+        with _environment(variables):
             try:
                 SparkContext._ensure_initialized(conf=public_conf)
             except Exception as error:  # it reports only that the gateway exited
@@ -230,59 +229,6 @@ def _start_jvm(conf: Mapping[str, str]) -> None:
                 raise UnsupportedSessionError(
                     problem, operation="starting Spark", state=NOTHING_DONE
                 ) from error
-
-
-@contextmanager
-def _without_ivy_report() -> Iterator[None]:
-    """Keep what Ivy reports of jars, about 100 lines, off the terminal while a JVM starts.
-
-    PySpark lets the JVM inherit the standard error of this process: from now on, a thread passes it
-    on. What Ivy downloads is shown, and all of its report if the JVM does not start.
-    """
-    try:
-        terminal = os.dup(2)
-    except OSError:  # closed, as in a service
-        yield
-        return
-    reading, writing = os.pipe()
-    os.dup2(writing, 2)
-    os.close(writing)
-    has_started = threading.Event()
-    arguments = (reading, os.dup(terminal), has_started)
-    passing = threading.Thread(target=_pass_on, args=arguments, daemon=True)
-    passing.start()
-    try:
-        yield
-        has_started.set()
-    finally:
-        os.dup2(terminal, 2)
-        os.close(terminal)
-        if not has_started.is_set():
-            passing.join(timeout=5)
-
-
-def _pass_on(reading: int, terminal: int, has_started: threading.Event) -> None:
-    """Copy what is read, without Ivy's report; with it if the JVM ends in its midst."""
-    report, rest, is_over = b"", b"", False
-    while chunk := os.read(reading, 65_536):
-        rest += chunk
-        end = len(rest) if is_over else rest.rfind(b"\n") + 1
-        lines, rest = rest[:end].splitlines(keepends=True), rest[end:]
-        shown = b""
-        for line in lines:
-            if report or line.startswith(b":: loading settings ::"):
-                report += line
-            if not report or line.startswith(b"downloading "):
-                shown += line
-            if b" artifacts copied, " in line:
-                report, is_over = b"", True
-        is_over = is_over or (has_started.is_set() and not report)
-        with suppress(OSError):  # a full disk; a JVM whose output nobody reads would wait
-            os.write(terminal, shown)
-    with suppress(OSError):
-        os.write(terminal, report + rest)
-    os.close(reading)
-    os.close(terminal)
 
 
 def java_problem() -> str | None:

@@ -6,9 +6,7 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 import deltaweave
-from deltaweave import MergeOnReadTable, Table, _session, errors
+from deltaweave import MergeOnReadTable, Table, errors
 from deltaweave._session import local_conf
 from tests.builders import write_table
 from tests.conftest import TINY_DATA
@@ -74,46 +72,6 @@ print(spark.sparkContext.uiWebUrl)
 print(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid(), flush=True)
 sys.stdin.read()
 """
-
-
-IVY = b"""WARNING: Using incubator modules
-:: loading settings :: url = jar:file:/jars/ivy-2.5.3.jar!/ivysettings.xml
-:: resolving dependencies :: org.apache.spark#spark-submit-parent;1.0
-downloading https://repo1.maven.org/maven2/io/delta/delta-storage-4.4.0.jar ...
-\tfound io.delta#delta-storage;4.4.0 in central
-"""
-RETRIEVED = b"\t1 artifacts copied, 32 already retrieved (0kB/35ms)\nWARN NativeCodeLoader\n"
-UNRESOLVED = b"Exception: [unresolved dependency: io.delta#delta-storage;4.4.0: not found]\n"
-
-
-def printed_at_start(output: bytes, capfd: pytest.CaptureFixture[str], *, starts: bool) -> str:
-    """What a terminal shows of the output of a JVM that starts, or fails to."""
-    jvm = [sys.executable, "-c", f"import os; os.write(2, {output!r})"]
-    with suppress(ChildProcessError), _session._without_ivy_report():
-        subprocess.run(jvm, check=True)
-        if not starts:
-            raise ChildProcessError
-    subprocess.run([*jvm[:2], "import os; os.write(2, b'printed directly')"], check=True)
-    shown = ""
-    for _ in range(200):
-        shown += capfd.readouterr().err
-        if output.splitlines()[-1].decode() in shown:
-            break
-        time.sleep(0.05)
-    return shown.replace("printed directly", "")
-
-
-def test_a_session_starts_without_the_report_on_its_jars(capfd: pytest.CaptureFixture[str]) -> None:
-    [warning, *_], [*_, last] = IVY.splitlines(), RETRIEVED.splitlines()
-    shown = printed_at_start(IVY + RETRIEVED, capfd, starts=True).splitlines()
-    assert [warning.decode(), last.decode()] == [shown[0], shown[-1]]
-    assert [each.split()[0] for each in shown[1:-1]] == ["downloading"]
-
-
-def test_a_start_that_fails_shows_which_jar_is_missing(capfd: pytest.CaptureFixture[str]) -> None:
-    shown = printed_at_start(IVY + UNRESOLVED, capfd, starts=False)
-    assert "found io.delta#delta-storage" in shown
-    assert shown.endswith(UNRESOLVED.decode())
 
 
 def listening_addresses(process_id: int) -> dict[int, str]:

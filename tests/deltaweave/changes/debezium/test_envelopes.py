@@ -100,7 +100,7 @@ def test_decoded_flattened_rows_are_refused(spark: SparkSession) -> None:
     frame = spark.createDataFrame(
         [((1, "u"), 0)], "value STRUCT<id: INT, __op: STRING>, offset INT"
     )
-    with pytest.raises(StatementError, match="no envelope: it lacks before, after, op, source"):
+    with pytest.raises(StatementError, match="not an envelope: it lacks before, after, op, source"):
         debezium_changes(frame, schema="id INT", **ORACLE)
 
 

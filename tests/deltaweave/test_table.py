@@ -100,11 +100,16 @@ def test_deletes_that_another_process_remembered_are_not_passed_over(
 
 PREDICATES = {
     "a day that java.sql.Date lacks": ("DATE", "DATE'1582-10-10'", "k = DATE'1582-10-10'"),
+    "a time on such a day": (
+        "TIMESTAMP",
+        "TIMESTAMP'1582-10-10 05:00:00'",
+        "k = TIMESTAMP'1582-10-10 05:00:00'",
+    ),
     "a day that the zone skipped": ("DATE", "DATE'2011-12-30'", "k = DATE'2011-12-30'"),
     "a widened decimal": ("DECIMAL(9,2)", "1BD", "k < 30000000"),
     "a widened decimal of bytes": ("DECIMAL(18,2)", "1BD", f"k < {'9' * 18}BD"),
 }
-SKIPPING = ("spark.sql.datetime.java8API.enabled", "spark.sql.parquet.filterPushdown.decimal")
+SKIPPING = [f"spark.sql.parquet.filterPushdown.{kind}" for kind in ("date", "timestamp", "decimal")]
 
 
 @pytest.mark.minutes
@@ -136,3 +141,14 @@ def test_a_predicate_finds_rows_that_filters_on_files_skip(
     assert table.read().count() == 0
     assert seen == [before, before]  # the settings of the caller's session, while it is written
     assert [spark.conf.get(each) for each in SKIPPING] == before
+
+
+def test_rows_are_deleted_by_a_variable_of_the_session(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    spark.range(4).write.format("delta").save(path)
+    spark.sql("DECLARE OR REPLACE VARIABLE least INT DEFAULT 2")
+    try:
+        Table(spark, path).delete("id < least")
+    finally:
+        spark.sql("DROP TEMPORARY VARIABLE least")
+    assert {row.id for row in Table(spark, path).read().collect()} == {2, 3}

@@ -50,9 +50,9 @@ _HAVE_DEFAULTS = (
 
 # Spark hands Parquet a date as java.sql.Date, which lacks some days, and a decimal in the type of
 # the file, where it may overflow if the column was widened: row groups that hold rows are skipped.
+# Not `java8API.enabled`: Java functions of users would get values of other classes.
 _FILTER_EXACTLY = {
-    "spark.sql.datetime.java8API.enabled": "true",
-    "spark.sql.parquet.filterPushdown.decimal": "false",
+    f"spark.sql.parquet.filterPushdown.{kind}": "false" for kind in ("date", "timestamp", "decimal")
 }
 
 # The keys of each session's settings, a view that follows them.
@@ -70,10 +70,12 @@ def own_session(spark: SparkSession, *, filters_exactly: bool = False) -> Iterat
     is a copy of it, since other threads may use that one.
 
     Args:
-        filters_exactly: Whether no filter on its scans may skip a row that it holds for.
+        filters_exactly: Whether no filter on its scans may skip a row that it holds for. A session
+            with SQL variables, which no copy has, is taken as it is.
     """
     check_is_classic(spark)
     jvm, session = Jvm.of(spark), spark._jsparkSession
+    filters_exactly = filters_exactly and not _has_variables(session)
     if spark not in _KEYS:
         _KEYS[spark] = session.sessionState().conf().settings().keySet()
     with_defaults = jvm.made_once(
@@ -100,6 +102,10 @@ def session_filtering_exactly(spark: SparkSession) -> SparkSession:
     for key, value in _FILTER_EXACTLY.items():
         copy.conf.set(key, value)
     return copy
+
+
+def _has_variables(session: JavaObject) -> bool:
+    return not session.sessionState().catalogManager().tempVariableManager().isEmpty()
 
 
 def _copy_of(spark: SparkSession) -> SparkSession:

@@ -94,6 +94,10 @@ class DeltaweaveError(Exception):
         self.sql_state = sql_state
         super().__init__(self._message())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle the error as it is: its class takes other arguments than it holds."""
+        return BaseException.__new__, (type(self), *self.args), vars(self)
+
     def restate(self, *, state: str | None = None, hint: str | None = None) -> None:
         """Replace the state of the data, or the hint, as a caller further up knows it."""
         self.state, self.hint = state or self.state, hint or self.hint

@@ -181,7 +181,7 @@ def build_rescued_events_check(
         assert kept is not None
         metadata: dict[str, Any] = {"changes/rescued_events": count}
         if count and sample:
-            rows = rescued_of(table, kept).orderBy("rescued_at")
+            rows = rescued_of(table, aside).orderBy("rescued_at")
             metadata["check/sample"] = sample_table(rows, ["reason", "message"])
         waiting = counted(count or 0, "event waits", "events wait")
         return AssetCheckResult(

@@ -105,9 +105,16 @@ def _step_of(context: Any) -> Any:
 
 
 def _shown(error: DeltaweaveError) -> DeltaweaveError:
-    """Return the error as one that Dagster passes on as it is; `except` catches it as before."""
+    """Return the error as one that Dagster passes on as it is; `except` catches it as before.
+
+    Copies of it are the error itself, whose class processes find by its name.
+    """
     kind = type(error)
-    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    names = {
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__reduce__": lambda shown: shown.user_exception.__reduce__(),
+    }
     of_both = type(kind.__name__, (kind, DagsterUserCodeExecutionError), names)
     shown: DeltaweaveError = BaseException.__new__(of_both, *error.args)
     vars(shown).update(vars(error), user_exception=error, original_exc_info=sys.exc_info())

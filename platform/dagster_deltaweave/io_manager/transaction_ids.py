@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dagster import AssetKey, DagsterInstance, DagsterRun, RunsFilter
 
 from dagster_deltaweave.dagster_private import (
+    ASSET_RESUME_RETRY_TAG,
     BACKFILL_ID_TAG,
     PARENT_BACKFILL_ID_TAG,
     PARENT_RUN_ID_TAG,
@@ -409,15 +410,21 @@ def _run_before(instance: DagsterInstance, run: DagsterRun) -> DagsterRun | None
 
     A backfill that executes another again makes runs without a parent: it is the newest run that
     the other made for the same partitions. With only some of them it would be that of others, too.
+    If retries of its failed assets ended in a run that succeeded, it is that run.
     """
     if parent := run.tags.get(PARENT_RUN_ID_TAG):
         return instance.get_run_by_id(parent)
     backfill, partitions = run.tags.get(PARENT_BACKFILL_ID_TAG), tags_of_partitions(run)
+    ends: dict[str | None, DagsterRun] = {}
     while backfill is not None:
         for each in instance.get_runs(RunsFilter(tags={BACKFILL_ID_TAG: backfill, **partitions})):
-            is_of_same = tags_of_partitions(each) == partitions
-            if is_of_same and planned_assets(instance, run) <= planned_assets(instance, each):
-                return each
+            if tags_of_partitions(each) != partitions:
+                continue
+            end = ends.get(each.run_id, each)
+            if planned_assets(instance, run) <= planned_assets(instance, each):
+                return end
+            if end.is_success and (each.is_resume_retry or ASSET_RESUME_RETRY_TAG in each.tags):
+                ends[each.parent_run_id] = end
         before = instance.get_backfill(backfill)  # it may have ended before it made the run
         backfill = before.tags.get(PARENT_BACKFILL_ID_TAG) if before else None
     return None

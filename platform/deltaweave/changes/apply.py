@@ -145,8 +145,8 @@ def _apply(
         check_names_are_free(table, [name for name in names if name.lower() in own])
         columns = _history_columns(table, shape)
     tracked = options.tracked(table, columns)
-    beside = rescued_table(table, options.rescued)
-    events = read_events(rows, shape, table=table.path_or_name, rescues=beside is not None)
+    rescues = rescued_table(table, options.rescued) is not None
+    events = read_events(rows, shape, table=table.path_or_name, rescues=rescues)
     try:
         if options.keeps_histories and events.truncated is not None:
             raise _not_emptied(table)
@@ -158,7 +158,7 @@ def _apply(
             check_columns(table, schema)
             if events.unusable is not None:
                 _check_remembered_keys(table, shape, keeps_histories=options.keeps_histories)
-            rescue(events, table, beside, holder=table, transaction_id=transaction_id)
+            rescue(events, table, options.rescued, holder=table, transaction_id=transaction_id)
             delivery = EventBatch.of(table, transaction_id)
             if options.keeps_histories:
                 result = _to_histories(table, events, tracked, options.late_by, delivery)

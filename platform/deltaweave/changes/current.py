@@ -32,6 +32,7 @@ from deltaweave.changes.epochs import (
     unless_of_other_log,
 )
 from deltaweave.changes.events import (
+    COLUMN_SEQUENCES,
     DELETE,
     EVENT_VALUES,
     INSERTED,
@@ -54,9 +55,6 @@ from deltaweave.delta.log import TableSnapshot
 from deltaweave.engine.report import MergeResult
 from deltaweave.identifiers import column, literal, quoted
 from deltaweave.table import Table
-
-COLUMN_SEQUENCES = f"{PREFIX}column_sequences"
-"""Column of a table: the sequences of columns whose value is from another event than the row."""
 
 OWN_COLUMNS = (SEQUENCE, COLUMN_SEQUENCES)
 """The columns that a table of current rows has of itself."""

@@ -161,7 +161,7 @@ def rescued_table(table: Table, rescued: str | bool) -> Table | None:
 def rescue(
     events: Events,
     table: Table,
-    into: Table | None,
+    rescued: str | bool,
     *,
     holder: Table,
     transaction_id: TransactionId | None,
@@ -173,7 +173,7 @@ def rescue(
     Args:
         events: The batch.
         table: The table to which its other events are applied.
-        into: The table of unusable events, or None if there is none.
+        rescued: As in `rescued_table`.
         holder: The table that holds the batch's transaction id once it is applied. Then its
             events were put aside, and may have been corrected since. A RESTORE takes the batch
             back, and what was put aside of it comes again.
@@ -183,6 +183,7 @@ def rescue(
         StatementError: The table is encrypted, and the other one is not.
         DeltaweaveError: Nothing was put there.
     """
+    into = rescued_table(table, rescued)
     if into is None or events.unusable is None:
         return
     if (
@@ -191,7 +192,11 @@ def rescue(
         and id_to_commit(holder.snapshot(), transaction_id) is None
     ):
         return
-    _put(events.unusable, table, into, encryption_of(table, into))
+    target = table.planned_location()
+    same = "t.id = s.id"
+    if isinstance(rescued, str):
+        same += " AND (t.target IS NULL OR t.target = s.target)"
+    _put(events.unusable, target, into, same, encryption_of(table, into))
 
 
 def num_rescued(table: Table, rescued: str | bool) -> int | None:
@@ -204,20 +209,27 @@ def num_rescued(table: Table, rescued: str | bool) -> int | None:
     if kept is None:
         return None
     with translated(kept.path_or_name, operation="counting events", otherwise=SourceError):
-        return rescued_of(table, kept).count() if kept.exists() else 0
+        return rescued_of(table, rescued).count() if kept.exists() else 0
 
 
-def rescued_of(table: Table, kept: Table) -> DataFrame:
-    """Read the unusable events of a table, which may share theirs with others."""
+def rescued_of(table: Table, rescued: str | bool) -> DataFrame:
+    """Read the unusable events of a table, which may share theirs with others.
+
+    Those beside a table are all its own, also if both were moved or renamed together.
+    """
+    kept = rescued_table(table, rescued)
+    assert kept is not None
     rows = kept.read()
-    if "target" not in rows.columns:
+    if not isinstance(rescued, str) or "target" not in rows.columns:
         return rows
     return rows.where(F.col("target").isNull() | (F.col("target") == table.planned_location()))
 
 
 @without_session_transaction_id()
 @retried_after_conflict
-def _put(unusable: DataFrame, table: Table, into: Table, properties: Mapping[str, str]) -> None:
+def _put(
+    unusable: DataFrame, target: str, into: Table, same: str, properties: Mapping[str, str]
+) -> None:
     into.create_if_missing(RESCUED_SCHEMA, properties=dict(properties))
     wrong = F.col(WRONG)
     text = json_text(F.struct(wrong["message"].alias("at"), wrong["event"].alias("event")))
@@ -227,9 +239,8 @@ def _put(unusable: DataFrame, table: Table, into: Table, properties: Mapping[str
         wrong["reason"].alias("reason"),
         wrong["message"].alias("message"),
         wrong["event"].alias("event"),
-        F.lit(table.planned_location()).alias("target"),
+        F.lit(target).alias("target"),
     )
     rows = fitted(rows.dropDuplicates(["id"]), into)
-    same = "t.id = s.id AND (t.target IS NULL OR t.target = s.target)"
     merge = into.merge(rows, on=same)
     merge.add(clauses.when_not_matched_insert_all()).execute()

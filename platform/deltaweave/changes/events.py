@@ -33,6 +33,9 @@ EVENT_VALUES = "_cdc_values"
 PRESENT = "_cdc_present"
 INSERTED = "_cdc_inserted"
 
+COLUMN_SEQUENCES = f"{PREFIX}column_sequences"
+"""Column of a table: the sequences of columns whose value is from another event than the row."""
+
 UPSERT, DELETE, TRUNCATE = "upsert", "delete", "truncate"
 
 _LAST = 2**63 - 1

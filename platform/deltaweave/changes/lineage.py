@@ -56,6 +56,8 @@ _CLOCKS_DIFFER_MS = 60_000  # those of drivers, and those that date commits
 
 _BY_PATH = re.compile(r"delta\.`(.*)`", re.DOTALL)
 
+_ADDED_COLUMNS = "ADD COLUMNS"
+
 _NONE = "deltaweave/none"  # an application id that no commit has
 
 _KEPT_LOGS = 8
@@ -326,15 +328,19 @@ class OfOneLine(Lease):
     def check(self, held: int, *, table: str, version: int) -> None:
         """Fail where the table was restored or replaced meanwhile, or no longer holds `held`.
 
+        Also where it got columns, by which events may have to be combined with its rows otherwise.
+
         Raises:
-            CommitConflictError: The table was restored, or lacks the version.
+            CommitConflictError: The table was restored or got columns, or lacks the version.
         """
         super().check(held, table=table, version=version)
         assert self.newest is not None
         for number in range(self.since + 1, version + 1):
             commit = commit_of(self.newest, number)
             # A table that replaced this one has its own events beside it.
-            if commit is not None and (commit.operation == RESTORED or begins_history(commit)):
+            if commit is not None and (
+                commit.operation in (RESTORED, _ADDED_COLUMNS) or begins_history(commit)
+            ):
                 raise CommitConflictError(
                     f"{commit.operation} made version {number} of the table meanwhile.",
                     table=table,

@@ -36,6 +36,7 @@ from deltaweave.changes.conversions import (
     widens,
 )
 from deltaweave.changes.events import (
+    COLUMN_SEQUENCES,
     EVENT_VALUES,
     NO_COLUMN,
     PRESENT,
@@ -91,15 +92,19 @@ def completed(events: Events, table: TableColumns) -> Events:
 
 
 def check_are_of(newest: TableSnapshot, events: Events) -> None:
-    """Fail unless `completed` gave the events the columns of this table.
+    """Fail unless `completed` gave the events the columns of this table, and its kind of rows.
 
     Raises:
-        CommitConflictError: Another table replaced it. Complete the events again.
+        CommitConflictError: Another table replaced it, or its rows have sequences of columns now.
+            Complete the events again.
     """
-    table = events.shape.table
-    if table is not None and table.of_table != newest.id:
+    table, shape = events.shape.table, events.shape
+    is_other = table is not None and table.of_table != newest.id
+    if is_other or (COLUMN_SEQUENCES in newest.schema.names and not shape.is_partial):
         raise CommitConflictError(
-            "another table is in its place since the batch began.",
+            "another table is in its place since the batch began."
+            if is_other
+            else f"it got the column {COLUMN_SEQUENCES} since the batch began.",
             table=newest.data_path,
             version=newest.version,
             hint="Apply the events again, to the table as it is now.",

@@ -13,6 +13,7 @@ from dagster import (
     AssetKey,
     BackfillPolicy,
     DagsterInstance,
+    DagsterRun,
     DagsterRunStatus,
     InputContext,
     IOManager,
@@ -27,6 +28,7 @@ from dagster._core.storage.tags import (
     BACKFILL_ID_TAG,
     PARENT_BACKFILL_ID_TAG,
     PARENT_RUN_ID_TAG,
+    PARTITION_NAME_TAG,
     ROOT_RUN_ID_TAG,
 )
 from dagster._core.test_utils import create_run_for_test
@@ -252,6 +254,45 @@ def test_a_backfill_that_repeats_a_failed_one_appends_once(
                 raise_on_error=False,
             )
     assert list(manager.appended.values()) == appended
+
+
+@pytest.mark.parametrize(
+    ("retries", "is_new"),
+    [
+        (["b failure"], False),
+        (["b success"], True),
+        (["b failure", "b success"], True),
+        (["b success by hand"], False),  # it says nothing of the other assets
+        (["b failure by hand", "b success"], False),
+        (["a,b failure", "b success"], True),
+    ],
+)
+def test_a_backfill_that_succeeded_after_retries_is_followed_by_new_runs(
+    retries: list[str], is_new: bool
+) -> None:
+    """Retries of its runs execute the assets that failed, each those of the one before."""
+    of_a = {BACKFILL_ID_TAG: "A", PARTITION_NAME_TAG: "p1"}
+
+    def made(instance: DagsterInstance, said: str, tags: dict[str, str]) -> DagsterRun:
+        assets, status, *_ = said.split()
+        resumes = assets == "b" and "by hand" not in said
+        return create_run_for_test(
+            instance,
+            asset_selection=frozenset(map(AssetKey, assets.split(","))),
+            status=DagsterRunStatus[status.upper()],
+            parent_run_id=tags.get(PARENT_RUN_ID_TAG),
+            root_run_id=tags.get(ROOT_RUN_ID_TAG),
+            tags={**tags, **({ASSET_RESUME_RETRY_TAG: "true"} if resumes else {})},
+        )
+
+    with DagsterInstance.ephemeral() as instance:
+        root = parent = made(instance, "a,b failure", of_a)
+        for each in retries:
+            tags = {PARENT_RUN_ID_TAG: parent.run_id, ROOT_RUN_ID_TAG: root.run_id}
+            parent = made(instance, each, of_a | tags)
+        of_b = {PARENT_BACKFILL_ID_TAG: "A", PARTITION_NAME_TAG: "p1"}
+        run = made(instance, "a,b started", {BACKFILL_ID_TAG: "B", **of_b})
+        assert (first_attempt(instance, run) == run.run_id) == is_new
 
 
 def test_a_first_attempt_that_is_given_by_hand_counts() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import pickle
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -235,3 +237,6 @@ def test_an_error_that_is_shown_first_is_what_it_was() -> None:
     [error] = shown
     assert isinstance(error, Terminal)
     assert (str(error), error.keys, error.__cause__) == (str(wrong), wrong.keys, wrong)
+    for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert (type(again), str(again)) == (AmbiguousMatchError, str(wrong))
+        assert vars(again) == vars(wrong)

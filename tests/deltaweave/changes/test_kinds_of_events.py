@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import deltaweave
 from deltaweave import MergeOnReadTable, Table
+from deltaweave.changes.tombstones import Tombstones
 
 pytestmark = pytest.mark.minutes
 
@@ -116,3 +117,28 @@ def test_a_history_keeps_its_version_when_whole_events_follow(
         deltaweave.apply_changes(spark, path, source, stored_as_scd_type=2, **arguments(job))
     versions = Table(spark, path).read().select("a", "b", "__START_AT", "__END_AT").collect()
     assert [tuple(row) for row in versions] == [(1, 1, 1, None)]
+
+
+@pytest.mark.parametrize("moment", ["settle", "version"])
+def test_a_whole_batch_meets_a_table_that_takes_other_kinds_meanwhile(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """The column is added, and used, before and after the batch looks at the table."""
+    path = str(tmp_path / "t")
+
+    def applied(job: str, a: int, at: int) -> None:
+        source = spark.createDataFrame([(1, a, a, at, ["a"])], SCHEMA)
+        source = source if job == "named" else source.drop("present")
+        deltaweave.apply_changes(spark, path, source, **arguments(job))
+
+    def after_others(tombstones: Tombstones) -> Any:
+        monkeypatch.undo()
+        sequences = "MAP<STRING, STRUCT<at: INT, tie: BIGINT>>"
+        spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (_cdc_column_sequences {sequences})")
+        applied("named", 8, 8)
+        return getattr(tombstones, moment)()
+
+    applied("whole", 5, 5)
+    monkeypatch.setattr(Tombstones, moment, after_others)
+    applied("whole", 7, 7)
+    assert {(row.a, row.b) for row in Table(spark, path).read().collect()} == {(8, 7)}

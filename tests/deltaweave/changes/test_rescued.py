@@ -223,6 +223,22 @@ def test_tables_that_put_events_aside_together_have_each_its_own(
         assert (put_aside(), aside.row_count()) == ([1, 1], 1)
 
 
+@pytest.mark.minutes
+@pytest.mark.parametrize("way", [apply, merged_on_read])
+def test_a_table_that_was_moved_has_what_was_put_aside_before(
+    spark: SparkSession, tmp_path: Path, way: Callable[..., DataFrame]
+) -> None:
+    path, moved = str(tmp_path / "orders"), str(tmp_path / "moved")
+    for where in (path, moved):
+        if where == moved:
+            for ending in ("", "_rescued", "_changes"):
+                if Path(path + ending).exists():
+                    Path(path + ending).rename(moved + ending)
+        way(spark, where, changes(spark, MESSAGES[:3]), 1, True)
+        waiting = num_rescued(Table(spark, where), True)
+        assert (waiting, Table(spark, f"{where}_rescued").row_count()) == (2, 2)
+
+
 def test_a_decoded_message_that_is_put_aside_has_its_nulls(spark: SparkSession) -> None:
     row = "STRUCT<id: INT, at: BIGINT, name: STRING>"
     frame = spark.createDataFrame(

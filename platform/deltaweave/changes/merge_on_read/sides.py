@@ -10,7 +10,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from deltaweave.changes.current import (
-    COLUMN_SEQUENCES,
     OWN_COLUMNS,
     alive,
     as_in_table,
@@ -18,7 +17,14 @@ from deltaweave.changes.current import (
     rows_left,
 )
 from deltaweave.changes.epochs import log_fields
-from deltaweave.changes.events import PREFIX, PRESENT, SEQUENCE, Events, EventShape
+from deltaweave.changes.events import (
+    COLUMN_SEQUENCES,
+    PREFIX,
+    PRESENT,
+    SEQUENCE,
+    Events,
+    EventShape,
+)
 from deltaweave.changes.merge_on_read.changeset import Batches, Changeset
 from deltaweave.changes.merge_on_read.merged_view import MergedView
 from deltaweave.changes.merge_on_read.watermark import (

@@ -102,7 +102,7 @@ class MergeOnReadTable:
         options = options_of(MergeOnReadOptions, locals())
         options.check(self.base)
         self._options = replace(options, keys=tuple(keys))
-        self._rescued = rescued_table(self.base, rescued)
+        self._rescues = rescued_table(self.base, rescued) is not None
         self._sides = Sides(self.base, self.changes, self._options)
 
     def append(self, source: DataFrame, *, applied: tuple[str, int] | None = None) -> int | None:
@@ -140,21 +140,19 @@ class MergeOnReadTable:
             table.base, table.changes = (
                 Table(own, each.path_or_name) for each in (self.base, self.changes)
             )
-            if self._rescued is not None:
-                table._rescued = Table(own, self._rescued.path_or_name)
             table._sides = Sides(table.base, table.changes, self._options)
             yield table
 
     def _append(self, source: DataFrame, applied: TransactionId | None) -> int | None:
         shape = self._options.shape(self.base, source)
-        rescues = self._rescued is not None
-        events = read_events(source, shape, table=self.changes.path_or_name, rescues=rescues)
+        of, rescued = self.changes.path_or_name, self._options.rescued
+        events = read_events(source, shape, table=of, rescues=self._rescues)
         self.warnings = tuple(dict.fromkeys((*self.warnings, *events.warnings)))
         try:
             if events.unusable is not None and self.base.exists():
                 # before these are rescued
                 self._sides.check_keys(replace(shape, table=self._sides.columns()))
-            rescue(events, self.base, self._rescued, holder=self.changes, transaction_id=applied)
+            rescue(events, self.base, rescued, holder=self.changes, transaction_id=applied)
             if not events.count:
                 return None
             schema = schema_of(events, current_row_columns(events))

@@ -51,7 +51,9 @@ def merged(spark: SparkSession, key: str) -> dict[str, Any]:
     return {"attempts": result.commit_attempts, "warnings": list(result.warnings)}
 
 
-def by_four_writers(spark: SparkSession, store: ObjectStore) -> dict[str, Any]:
+def by_four_writers(
+    spark: SparkSession, store: ObjectStore, bucket: str, *, has_trouble: bool
+) -> dict[str, Any]:
     """Let four writers commit by log stores of their own, each from the first version on."""
     hadoop = spark.sparkContext._jsc.sc().hadoopConfiguration()
     drawn, lock = random.Random(49), threading.Lock()
@@ -66,7 +68,7 @@ def by_four_writers(spark: SparkSession, store: ObjectStore) -> dict[str, Any]:
     def commit(writer: str) -> list[list[Any]]:
         log_store, told, version = spark._jvm.deltaweave.S3LogStore(hadoop), [], 0
         while len(told) < COMMITS:
-            path = spark._jvm.org.apache.hadoop.fs.Path(f"s3a://many/log/{version:020}.json")
+            path = spark._jvm.org.apache.hadoop.fs.Path(f"s3a://{bucket}/log/{version:020}.json")
             content = f"{writer} {len(told)}"
             actions = spark._jvm.java.util.ArrayList()
             actions.add(content)
@@ -79,15 +81,34 @@ def by_four_writers(spark: SparkSession, store: ObjectStore) -> dict[str, Any]:
             version += 1
         return told
 
-    store.trouble = answer
+    store.trouble = answer if has_trouble else None
     with ThreadPoolExecutor(4) as threads:
         told = [each for of_one in threads.map(commit, "abcd") for each in of_one]
     store.trouble = None
-    names = [name for name in store.objects if name.startswith("many/")]
+    names = [name for name in store.objects if name.startswith(f"{bucket}/") and ".json" in name]
     return {
         "told": sorted(told),
         "held": [[number, store.objects[n][0].decode()] for number, n in enumerate(sorted(names))],
     }
+
+
+def unasked(spark: SparkSession, store: ObjectStore) -> dict[str, Any]:
+    """Commit where the store does not answer whether it heeds the condition, and where it does."""
+    hadoop = spark.sparkContext._jsc.sc().hadoopConfiguration()
+    log_store = spark._jvm.deltaweave.S3LogStore(hadoop)
+    path = spark._jvm.org.apache.hadoop.fs.Path("s3a://mute/log/0.json")
+    actions = spark._jvm.java.util.ArrayList()
+    actions.add("an action")
+    error = None
+    store.trouble = lambda _, path: Trouble(is_throttled=".s3-log-store" in path)
+    try:
+        log_store.write(path, actions.iterator(), False, hadoop)
+    except Py4JJavaError as unanswered:
+        error = unanswered.java_exception.getClass().getSimpleName()
+    store.trouble = None
+    is_written = "mute/log/0.json" in store.objects
+    log_store.write(path, actions.iterator(), False, hadoop)
+    return {"error": error, "is_written": [is_written, "mute/log/0.json" in store.objects]}
 
 
 def main() -> None:
@@ -117,14 +138,18 @@ def main() -> None:
         store.trouble = None
         outcome["then"] = merged(spark, "then")
         outcome["rows"] = drivers.rows(endpoint)
-        outcome["by four writers"] = by_four_writers(spark, store)
+        outcome["by four writers"] = by_four_writers(spark, store, "many", has_trouble=True)
 
+        outcome["it does not say what it can"] = unasked(spark, store)
         store.ignores_conditions = True
-        for bucket in ("deaf", "unable"):
+        outcome["on a deaf store"] = by_four_writers(spark, store, "silent", has_trouble=False)
+        for bucket in ("deaf", "unable", "refusing"):
+            store.refuses_conditions = bucket == "refusing"
             tables = [deltaweave.Table(spark, f"s3a://{bucket}/{name}") for name in ("1st", "2nd")]
             for table in tables:
                 table.create_if_missing("k STRING, n INT")
             outcome[bucket] = [list(table.write(row, "append").warnings) for table in tables]
+        outcome["questions"] = [name for name in store.objects if ".s3-log-store" in name]
         chosen = "io.delta.storage.S3SingleDriverLogStore"
         spark.sparkContext._jsc.sc().conf().set(SETTING, chosen)
         use_s3_log_store(spark)

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 import deltaweave
 from assets.object_store import ObjectStore, Trouble, object_store
 from deltaweave._session import S3_LOG_STORE, use_s3_log_store
-from deltaweave.errors import CommitStateUnknownError
+from deltaweave.errors import CommitStateUnknownError, DeltaweaveError
 from tests.support import drivers_on_a_store as drivers
 
 LOST, THROTTLED = Trouble(loses_reply=True), Trouble(is_throttled=True)
@@ -93,22 +93,17 @@ def by_four_writers(
 
 
 def unasked(spark: SparkSession, store: ObjectStore) -> dict[str, Any]:
-    """Commit where the store does not answer whether it heeds the condition, and where it does."""
-    hadoop = spark.sparkContext._jsc.sc().hadoopConfiguration()
-    log_store = spark._jvm.deltaweave.S3LogStore(hadoop)
-    path = spark._jvm.org.apache.hadoop.fs.Path("s3a://mute/log/0.json")
-    actions = spark._jvm.java.util.ArrayList()
-    actions.add("an action")
-    error = None
+    """Commit where the store does not answer whether it heeds the condition."""
+    table = deltaweave.Table(spark, "s3a://mute/t")
     store.trouble = lambda _, path: Trouble(is_throttled=".s3-log-store" in path)
+    error = None
     try:
-        log_store.write(path, actions.iterator(), False, hadoop)
-    except Py4JJavaError as unanswered:
-        error = unanswered.java_exception.getClass().getSimpleName()
+        table.create_if_missing("k STRING, n INT")
+    except DeltaweaveError as unanswered:
+        error = type(unanswered).__name__
     store.trouble = None
-    is_written = "mute/log/0.json" in store.objects
-    log_store.write(path, actions.iterator(), False, hadoop)
-    return {"error": error, "is_written": [is_written, "mute/log/0.json" in store.objects]}
+    commits = [path for path in store.objects if path.startswith("mute/") and ".json" in path]
+    return {"error": error, "commits": commits, "then": table.create_if_missing("k STRING, n INT")}
 
 
 def main() -> None:

@@ -98,10 +98,11 @@ def test_a_commit_that_the_store_never_answers_is_unknown(commits: dict[str, Any
 
 
 def test_nothing_is_committed_until_the_store_says_what_it_can(commits: dict[str, Any]) -> None:
-    assert commits["it does not say what it can"] == {
-        "error": "AWSServiceThrottledException",
-        "is_written": [False, True],
-    }
+    outcome = commits["it does not say what it can"]
+
+    assert outcome["error"] not in (None, "CommitStateUnknownError")
+    assert outcome["commits"] == []
+    assert outcome["then"]
 
 
 def test_no_object_stays_by_which_a_store_was_asked(commits: dict[str, Any]) -> None:

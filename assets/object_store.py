@@ -93,8 +93,6 @@ class ObjectStore:
             are, but nobody guesses it.
         trouble: With it, what goes wrong with a request, by its method and path.
         ignores_conditions: Puts replace objects also where they must not, as in some stores.
-        refuses_conditions: Puts that must not replace an object are answered with an error, as in
-            other stores.
         uploads: Objects that come in parts.
         lock: Held while a request is answered: puts that must not replace an object are atomic.
     """
@@ -106,7 +104,6 @@ class ObjectStore:
     access_key: str | None = None
     trouble: Callable[[str, str], Trouble] | None = None
     ignores_conditions: bool = False
-    refuses_conditions: bool = False
     uploads: Uploads = field(default_factory=Uploads)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -199,8 +196,6 @@ class _Requests(BaseHTTPRequestHandler):
                 self._refuse(403, "AccessDenied", store.refusal)
             elif store.access_key is not None and not self._names(store.access_key):
                 self._refuse(403, "InvalidAccessKeyId", "The access key is another one.")
-            elif store.refuses_conditions and "If-None-Match" in self.headers:
-                self._refuse(501, "NotImplemented", "A header implies what is not implemented.")
             elif self.command in ("GET", "HEAD"):
                 self._read(path, query)
             elif self.command == "PUT" and not query.keys() - {"x-id"}:

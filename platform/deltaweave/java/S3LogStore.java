@@ -5,12 +5,11 @@ import java.io.ByteArrayOutputStream;
 import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.AccessDeniedException;
 import java.nio.file.FileAlreadyExistsException;
 import java.util.Arrays;
 import java.util.Iterator;
-import java.util.Map;
 import java.util.Set;
-import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FSDataInputStream;
@@ -27,15 +26,15 @@ import org.slf4j.LoggerFactory;
  * <p>S3A creates the file of a version only if there is none (HADOOP-19256): the store decides, so
  * that all writers exclude each other that ask it in this way. If the answer is lost, the file's
  * content tells whose commit it is: Delta writes an id of the transaction into it. What does not
- * create a version is written as {@link S3SingleDriverLogStore} does, and so are versions where the
- * file system or the store cannot do this: there, commits exclude those of the same JVM.
+ * create a version is written as {@link S3SingleDriverLogStore} does, and so are versions on file
+ * systems that cannot ask.
  */
 public class S3LogStore extends S3SingleDriverLogStore {
   /** A commit of which nobody knows whether the store will still make it. */
   public static class UnknownCommitException extends IOException {
     private static final long serialVersionUID = 1;
 
-    UnknownCommitException(Path file, Exception cause) {
+    UnknownCommitException(Path file, IOException cause) {
       super("It is unknown whether " + file + " was written: " + cause, cause);
     }
   }
@@ -52,24 +51,8 @@ public class S3LogStore extends S3SingleDriverLogStore {
   private static final int ATTEMPTS = 4;
   private static final long PAUSE_MS = 200;
 
-  /** Errors by which the store decides: no request is on its way. */
-  private static final Set<String> ANSWERS =
-      Set.of(
-          "AccessDeniedException",
-          "AWSBadRequestException",
-          "AWSRedirectException",
-          "AWSUnsupportedFeatureException",
-          "UnknownStoreException");
-
-  /** Errors by which a store refuses to replace a file. */
-  private static final Set<String> HEEDED =
-      Set.of("FileAlreadyExistsException", "RemoteFileChangedException");
-
-  /** Errors of a store that does not know the condition. */
-  private static final Set<String> UNSUPPORTED =
-      Set.of("AWSBadRequestException", "AWSUnsupportedFeatureException");
-
-  private static final Map<String, Bucket> BUCKETS = new ConcurrentHashMap<>();
+  /** Buckets of which it is known whether their store heeds the condition. */
+  private static final Set<String> KNOWN = ConcurrentHashMap.newKeySet();
 
   public S3LogStore(Configuration configuration) {
     super(configuration);
@@ -80,82 +63,19 @@ public class S3LogStore extends S3SingleDriverLogStore {
       throws IOException {
     FileSystem system = path.getFileSystem(conf);
     Path file = system.makeQualified(path);
-    if (!overwrite && BUCKETS.computeIfAbsent(bucket(file), Bucket::new).decides(system, file)) {
-      create(system, file, content(actions));
+    if (overwrite) {
+      super.write(path, actions, true, conf);
+    } else if (!system.hasPathCapability(file, ONLY_IF_ABSENT)) {
+      if (KNOWN.add(bucket(file))) {
+        String name = system.getClass().getName();
+        warn(name + " cannot create files only if absent in " + bucket(file));
+      }
+      super.write(path, actions, false, conf);
     } else {
-      super.write(path, actions, overwrite, conf);
-    }
-  }
-
-  /** What is known of a bucket's store. */
-  private static class Bucket {
-    private static final byte[] QUESTION =
-        "deltaweave asks whether this store replaces objects that must be new.\n"
-            .getBytes(StandardCharsets.UTF_8);
-
-    private final String name;
-    private boolean isAsked;
-    private boolean decides;
-    private boolean isWarnedOf;
-
-    Bucket(String name) {
-      this.name = name;
-    }
-
-    /** Returns whether the store creates files only if absent; warns once if it does not. */
-    synchronized boolean decides(FileSystem system, Path file) throws IOException {
-      if (!system.hasPathCapability(file, ONLY_IF_ABSENT)) {
-        warnOnce(system.getClass().getName() + " cannot create files only if absent in " + name);
-        return false;
-      }
-      for (int attempt = 1; !isAsked; attempt++) {
-        // Nobody else knows its name, and Delta does not list names that begin with a dot.
-        Path question = new Path(file.getParent(), ".s3-log-store-" + UUID.randomUUID());
-        try {
-          decides = ask(system, question);
-          isAsked = true;
-        } catch (IOException failure) { // It decides nothing, and nothing is committed.
-          if (attempt == ATTEMPTS || isAnswer(failure) || !pause(attempt)) {
-            throw failure;
-          }
-        } finally {
-          remove(system, question);
-        }
-      }
-      return decides;
-    }
-
-    private boolean ask(FileSystem system, Path question) throws IOException {
-      put(system, question, QUESTION, false);
-      try {
-        put(system, question, QUESTION, true);
-        warnOnce("The store of " + name + " replaces files that must be new");
-        return false;
-      } catch (IOException answer) {
-        String kind = answer.getClass().getSimpleName();
-        if (HEEDED.contains(kind)) {
-          return true;
-        } else if (!UNSUPPORTED.contains(kind)) {
-          throw answer;
-        }
-        LOG.debug("The answer of {}", name, answer);
-        warnOnce("The store of " + name + " refuses to create files only if absent");
-        return false;
-      }
-    }
-
-    private void warnOnce(String problem) {
-      if (!isWarnedOf) {
-        warn(problem);
-        isWarnedOf = true;
-      }
-    }
-
-    private static void remove(FileSystem system, Path question) {
-      try {
-        system.delete(question, false);
-      } catch (IOException | RuntimeException failure) {
-        LOG.debug("{} stays", question, failure);
+      byte[] content = content(actions);
+      create(system, file, content);
+      if (KNOWN.add(bucket(file))) {
+        warnIfReplaced(system, file, content);
       }
     }
   }
@@ -163,14 +83,14 @@ public class S3LogStore extends S3SingleDriverLogStore {
   private static void create(FileSystem system, Path file, byte[] content) throws IOException {
     for (int attempt = 1; ; attempt++) {
       try {
-        put(system, file, content, true);
+        put(system, file, content);
         return;
-      } catch (IOException | RuntimeException failure) {
+      } catch (IOException failure) {
         // Refused, or done by a request whose answer was lost: of this attempt, or of one of S3A's.
         byte[] found;
         try {
           found = read(system, file);
-        } catch (IOException | RuntimeException unreadable) {
+        } catch (IOException unreadable) {
           failure.addSuppressed(unreadable);
           throw new UnknownCommitException(file, failure);
         }
@@ -178,18 +98,25 @@ public class S3LogStore extends S3SingleDriverLogStore {
           return;
         } else if (found != null) {
           throw new FileAlreadyExistsException(file.toString());
-        } else if (isAnswer(failure)) {
+        } else if (failure instanceof AccessDeniedException) {
           throw failure;
-        } else if (attempt == ATTEMPTS || !pause(attempt)) {
+        } else if (attempt == ATTEMPTS) {
           // A request may still be on its way.
           throw new UnknownCommitException(file, failure);
         }
+        pause(file, failure, attempt);
       }
     }
   }
 
-  private static boolean isAnswer(Exception failure) {
-    return ANSWERS.contains(failure.getClass().getSimpleName());
+  /** Puts a commit again, which changes nothing: a store that takes it ignores the condition. */
+  private static void warnIfReplaced(FileSystem system, Path file, byte[] content) {
+    try {
+      put(system, file, content);
+      warn("The store of " + bucket(file) + " replaces files that must be new");
+    } catch (IOException refused) {
+      LOG.debug("The store of {} refuses to replace a version", bucket(file), refused);
+    }
   }
 
   private static void warn(String problem) {
@@ -197,12 +124,9 @@ public class S3LogStore extends S3SingleDriverLogStore {
     System.setProperty(WARNING, problem + SETTING);
   }
 
-  private static void put(FileSystem system, Path file, byte[] content, boolean mustBeNew)
-      throws IOException {
+  private static void put(FileSystem system, Path file, byte[] content) throws IOException {
     FSDataOutputStreamBuilder<?, ?> builder = system.createFile(file);
-    if (mustBeNew) {
-      builder.must(ONLY_IF_ABSENT, true);
-    }
+    builder.must(ONLY_IF_ABSENT, true);
     FSDataOutputStream out = builder.build();
     try {
       out.write(content);
@@ -229,14 +153,12 @@ public class S3LogStore extends S3SingleDriverLogStore {
     return lines.toByteArray();
   }
 
-  /** Waits before a further attempt; returns whether it may be made. */
-  private static boolean pause(int attempt) {
+  private static void pause(Path file, IOException failure, int attempt) throws IOException {
     try {
       Thread.sleep(PAUSE_MS << attempt);
-      return true;
     } catch (InterruptedException interrupted) {
       Thread.currentThread().interrupt();
-      return false;
+      throw new UnknownCommitException(file, failure);
     }
   }
 

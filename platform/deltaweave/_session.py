@@ -179,10 +179,6 @@ def use_s3_log_store(spark: SparkSession) -> None:
         loader.addURL(jvm.java.net.URL(_S3_LOG_STORE_JAR.as_uri()))
         # Executors list directories through the log store.
         context._jsc.addJar(str(_S3_LOG_STORE_JAR))
-        for scheme in _S3_SCHEMES:
-            conf.set(_LOG_STORE.format("spark.", f"{scheme}.impl"), S3_LOG_STORE)
-        # Tables that were opened before keep their log store.
-        jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     except Exception as error:
         logger.warning(
             "Commits of several drivers to one table in S3 may replace each other: the class of "
@@ -192,6 +188,11 @@ def use_s3_log_store(spark: SparkSession) -> None:
             _S3_LOG_STORE_JAR,
             S3_LOG_STORE,
         )
+        return
+    for scheme in _S3_SCHEMES:
+        conf.set(_LOG_STORE.format("spark.", f"{scheme}.impl"), S3_LOG_STORE)
+    # Tables that were opened before keep their log store.
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
 def _start_jvm(conf: Mapping[str, str]) -> None:

@@ -41,9 +41,6 @@ public class S3LogStore extends S3SingleDriverLogStore {
 
   private static final Logger LOG = LoggerFactory.getLogger(S3LogStore.class);
   private static final String ONLY_IF_ABSENT = "fs.option.create.conditional.overwrite";
-  /** The system property in which Python finds a warning. */
-  private static final String WARNING = "deltaweave.s3LogStore.warning";
-
   private static final String SETTING =
       ". Commits of several drivers may replace each other there: let one at a time write, or use "
           + "another log store (spark.delta.logStore.s3a.impl).";
@@ -67,8 +64,7 @@ public class S3LogStore extends S3SingleDriverLogStore {
       super.write(path, actions, true, conf);
     } else if (!system.hasPathCapability(file, ONLY_IF_ABSENT)) {
       if (KNOWN.add(bucket(file))) {
-        String name = system.getClass().getName();
-        warn(name + " cannot create files only if absent in " + bucket(file));
+        LOG.warn("{} does not create files conditionally{}", system.getClass().getName(), SETTING);
       }
       super.write(path, actions, false, conf);
     } else {
@@ -113,15 +109,10 @@ public class S3LogStore extends S3SingleDriverLogStore {
   private static void warnIfReplaced(FileSystem system, Path file, byte[] content) {
     try {
       put(system, file, content);
-      warn("The store of " + bucket(file) + " replaces files that must be new");
+      LOG.warn("The store of {} replaces files that must be new{}", bucket(file), SETTING);
     } catch (IOException refused) {
       LOG.debug("The store of {} refuses to replace a version", bucket(file), refused);
     }
-  }
-
-  private static void warn(String problem) {
-    LOG.warn("{}{}", problem, SETTING);
-    System.setProperty(WARNING, problem + SETTING);
   }
 
   private static void put(FileSystem system, Path file, byte[] content) throws IOException {

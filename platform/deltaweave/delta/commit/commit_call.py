@@ -23,12 +23,10 @@ from deltaweave.delta.commit.written_files import OwnFiles, leave_out_lenient_co
 from deltaweave.delta.jvm import (
     DeltaLog,
     DeltaTransaction,
-    Jvm,
     is_caused_by,
     raise_hidden_interrupts,
     reported_by,
     started,
-    suppress_cleanup_errors,
     translated,
 )
 from deltaweave.delta.log import TableSnapshot, commit_file, commit_name, data_path
@@ -41,7 +39,6 @@ logger = logging.getLogger(__name__)
 
 # Raised by the log store of S3: a request may still be on its way.
 _MAY_STILL_LAND = "S3LogStore$UnknownCommitException"
-_STORE_WARNING = "deltaweave.s3LogStore.warning"
 
 
 @dataclass
@@ -125,7 +122,7 @@ class Committed:
 
     Attributes:
         version: The version it made, or None where Delta found nothing to commit.
-        warnings: What Delta failed to do after it wrote the version, and what its log store says.
+        warnings: What Delta failed to do after it wrote the version.
     """
 
     version: int | None
@@ -187,20 +184,8 @@ def committed(
             logger.warning("%s: interrupted in its commit: %s", table, _outcome(transaction, log))
         raise
     if error is None:
-        return Committed(future.result(), _warnings_of_store(read, table))
+        return Committed(future.result())
     return _despite(error, transaction, log, table=table, operation=operation)
-
-
-def _warnings_of_store(read: TableSnapshot, table: str) -> tuple[str, ...]:
-    """Return what the log store of S3 has warned of since it was last asked."""
-    if not read.data_path.startswith("s3"):
-        return ()
-    with suppress_cleanup_errors("the warning of a store"):
-        warning = Jvm.of(read.spark).java.lang.System.clearProperty(_STORE_WARNING)
-        if warning is not None:
-            logger.warning("%s: %s", table, warning)
-            return (str(warning),)
-    return ()
 
 
 def _despite(

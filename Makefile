@@ -35,7 +35,7 @@ PYTHON_PROBLEM = $(shell $(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.versi
 	"$(PYTHON): install one (Debian: apt-get install python3-venv) or name it, make PYTHON=…")
 
 .NOTPARALLEL:
-.PHONY: help demo demo-cdc land ui docs test test-slow test-all test-matrix delta-suite torture record-oracle record-debezium fuzz screenshots check log-store lock changelog clean java place
+.PHONY: help demo demo-cdc land ui docs test test-slow test-all test-matrix delta-suite torture record-oracle record-debezium fuzz screenshots check lock changelog clean java place
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -103,9 +103,6 @@ check: $(INSTALLED) ## format, lint, types, import contracts, words, advisories 
 	@$(VENV)/lint-imports
 	@$(VENV)/python .ci/words
 	@$(VENV)/python .ci/audit
-
-log-store: $(INSTALLED) ## compile the log store of S3 into the jar of the package (needs a JDK 17)
-	@.ci/log-store platform/deltaweave/java/s3-log-store.jar
 
 lock: $(INSTALLED) ## renew constraints.txt, the releases of all packages that make installs
 	@$(VENV)/pip install --quiet --disable-pip-version-check 'uv>=0.13,<0.14'

@@ -1,4 +1,4 @@
-"""A server that speaks as much of S3's protocol as drivers of Spark and Arrow need, on loopback.
+"""A server that speaks as much of S3's protocol as one driver of Spark and Arrow need, on loopback.
 
 `make demo ON=object_store` keeps tables in it, and tests of object stores ask it.
 """
@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import threading
-import time
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -65,21 +64,6 @@ class KeptObjects(MutableMapping[str, Object]):
         self._database.close()
 
 
-@dataclass(frozen=True)
-class Trouble:
-    """What goes wrong with a request.
-
-    Attributes:
-        seconds: How long it takes to arrive.
-        is_throttled: It is refused, and nothing is done.
-        loses_reply: It is done, and the answer is an error.
-    """
-
-    seconds: float = 0
-    is_throttled: bool = False
-    loses_reply: bool = False
-
-
 @dataclass
 class ObjectStore:
     """The objects of a server, and what it was asked.
@@ -91,8 +75,6 @@ class ObjectStore:
         refusal: With it, every request is answered with an error of these words.
         access_key: With it, requests that do not name it are refused. It is no proof, as signatures
             are, but nobody guesses it.
-        trouble: With it, what goes wrong with a request, by its method and path.
-        ignores_conditions: Puts replace objects also where they must not, as in some stores.
         uploads: Objects that come in parts.
         lock: Held while a request is answered: puts that must not replace an object are atomic.
     """
@@ -102,8 +84,6 @@ class ObjectStore:
     reads: int = 0
     refusal: str | None = None
     access_key: str | None = None
-    trouble: Callable[[str, str], Trouble] | None = None
-    ignores_conditions: bool = False
     uploads: Uploads = field(default_factory=Uploads)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -155,7 +135,6 @@ class _Requests(BaseHTTPRequestHandler):
     """Answers the requests of one connection."""
 
     store: ClassVar[ObjectStore]
-    loses_reply = False
     protocol_version = "HTTP/1.1"
     # An answer's head and body leave together: apart, each waits for the other's acknowledgement.
     wbufsize = -1
@@ -186,13 +165,8 @@ class _Requests(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         path, query = unquote(url.path).lstrip("/"), parse_qs(url.query, keep_blank_values=True)
         store = self.store
-        trouble = Trouble() if store.trouble is None else store.trouble(self.command, path)
-        time.sleep(trouble.seconds)
-        self.loses_reply = trouble.loses_reply
         with store.lock:
-            if trouble.is_throttled:
-                self._refuse(503, "SlowDown", "Please reduce your request rate.")
-            elif store.refusal is not None:
+            if store.refusal is not None:
                 self._refuse(403, "AccessDenied", store.refusal)
             elif store.access_key is not None and not self._names(store.access_key):
                 self._refuse(403, "InvalidAccessKeyId", "The access key is another one.")
@@ -232,7 +206,7 @@ class _Requests(BaseHTTPRequestHandler):
 
     def _put(self, path: str, body: bytes) -> None:
         store, copied = self.store, self.headers.get("x-amz-copy-source")
-        if not self._may_put(path):
+        if self.headers.get("If-None-Match") == "*" and path in store.objects:
             self._refuse(412, "PreconditionFailed", "There is an object of this name.")
         elif copied is None:
             store.put(path, body)
@@ -244,10 +218,6 @@ class _Requests(BaseHTTPRequestHandler):
             self._send(200, f"<CopyObjectResult>{text}</CopyObjectResult>".encode())
         else:
             self._refuse(404, "NoSuchKey", "There is no object to copy.")
-
-    def _may_put(self, path: str) -> bool:
-        must_be_new = self.headers.get("If-None-Match") == "*" and not self.store.ignores_conditions
-        return not must_be_new or path not in self.store.objects
 
     def _upload(self, path: str, query: dict[str, list[str]], body: bytes) -> None:
         """Begin, continue, complete or give up an upload in parts."""
@@ -261,8 +231,6 @@ class _Requests(BaseHTTPRequestHandler):
                 number = query["partNumber"][0]
                 uploads.add(upload, int(number), body)
                 self._send(200, b"", {"ETag": f'"{number}"'})
-            elif self.command == "POST" and not self._may_put(path):
-                self._refuse(412, "PreconditionFailed", "There is an object of this name.")
             elif self.command == "POST":
                 self.store.put(path, uploads.complete(upload))
                 etag = '<ETag>"1"</ETag>'
@@ -288,10 +256,6 @@ class _Requests(BaseHTTPRequestHandler):
         self._send(status, text.encode())
 
     def _send(self, status: int, content: bytes, headers: dict[str, str] | None = None) -> None:
-        if self.loses_reply:
-            self.loses_reply = False
-            self._refuse(500, "InternalError", "We encountered an internal error.")
-            return
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)

@@ -63,7 +63,6 @@ WITHOUT_CHECKSUM_FILES = {
 # Modules whose tests share what takes long to make: a cluster, a store, a running Dagster, a warm
 # driver.
 MADE_ONCE = (
-    "tests/deltaweave/delta/commit/test_drivers_on_a_store.py",
     "tests/deltaweave/engine/backends/test_object_store.py",
     "tests/end_to_end/test_through_kafka.py",
     "tests/deltaweave/changes/test_crashes.py",
@@ -81,7 +80,6 @@ LONGEST_FIRST = (
     "tests/deployment/test_warm_driver.py",
     "tests/end_to_end/test_through_kafka.py",
     "tests/end_to_end/test_cluster_failures.py",
-    "tests/deltaweave/delta/commit/test_drivers_on_a_store.py",
     "tests/deltaweave/engine/backends/test_object_store.py",
     "tests/deltaweave/changes/test_recorded_messages.py",
     "tests/deployment/test_dbt_example.py",

@@ -1,9 +1,8 @@
 """A Delta-enabled SparkSession, and the pairs of Spark and Delta that it may run.
 
-This is the one place that knows `spark.*` keys for starting Spark, and Delta's log stores. The
-engine calls Delta's JVM classes, whose signatures move between releases, so every pair but those on
-which the merge cases passed is refused (docs/versions.md). What differs between them is in
-`deltaweave.delta.releases`.
+This is the one place that knows `spark.*` keys for starting Spark. The engine calls Delta's JVM
+classes, whose signatures move between releases, so every pair but those on which the merge cases
+passed is refused (docs/versions.md). What differs between them is in `deltaweave.delta.releases`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from deltaweave.errors import NOTHING_DONE, UnsupportedSessionError, UnsupportedVersionError
 
@@ -84,12 +83,6 @@ _THIS_MACHINE_ALONE: Mapping[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
-# Delta's setting of the log store for a scheme, or for all. Both prefixes mean the same to it.
-_LOG_STORE = "{}delta.logStore.{}"
-_LOG_STORE_PREFIXES, _S3_SCHEMES = ("spark.", ""), ("s3a", "s3", "s3n")
-S3_LOG_STORE = "deltaweave.S3LogStore"
-_S3_LOG_STORE_JAR = Path(__file__).parent / "java" / "s3-log-store.jar"
-
 # Spark makes a secret of its own, for masters without executors in other processes.
 _AUTHENTICATED: Mapping[str, str] = {"spark.authenticate": "true"}
 
@@ -154,45 +147,7 @@ def local_session(**spark_conf: str) -> SparkSession:
     builder = SparkSession.builder.appName("deltaweave")
     for key, value in conf.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    use_s3_log_store(spark)
-    return spark
-
-
-def use_s3_log_store(spark: SparkSession) -> None:
-    """Let commits to S3 exclude those of other drivers, if the configuration leaves that open.
-
-    Delta's default log store excludes those of the same JVM alone. The running JVM gets the class,
-    so that sessions that somebody else started have it too, and no setting of theirs is replaced.
-    Without S3A, nothing is done.
-    """
-    context: Any = spark.sparkContext
-    conf, jvm = context._jsc.sc().conf(), context._jvm
-    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    if loader is None or loader.getResource("org/apache/hadoop/fs/s3a/S3AFileSystem.class") is None:
-        return
-    kinds = ("class", *(f"{scheme}.impl" for scheme in _S3_SCHEMES))
-    keys = [_LOG_STORE.format(prefix, kind) for prefix in _LOG_STORE_PREFIXES for kind in kinds]
-    if any(conf.contains(key) for key in keys):
-        return
-    try:
-        loader.addURL(jvm.java.net.URL(_S3_LOG_STORE_JAR.as_uri()))
-        # Executors list directories through the log store.
-        context._jsc.addJar(str(_S3_LOG_STORE_JAR))
-    except Exception as error:
-        logger.warning(
-            "Commits of several drivers to one table in S3 may replace each other: the class of "
-            "their log store cannot be loaded (%s). Start Spark with spark.jars=%s and "
-            "spark.delta.logStore.s3a.impl=%s, or let one driver at a time write.",
-            str(error).partition("\n")[0],
-            _S3_LOG_STORE_JAR,
-            S3_LOG_STORE,
-        )
-        return
-    for scheme in _S3_SCHEMES:
-        conf.set(_LOG_STORE.format("spark.", f"{scheme}.impl"), S3_LOG_STORE)
-    # Tables that were opened before keep their log store.
-    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    return builder.getOrCreate()
 
 
 def _start_jvm(conf: Mapping[str, str]) -> None:

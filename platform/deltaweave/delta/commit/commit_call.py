@@ -23,7 +23,6 @@ from deltaweave.delta.commit.written_files import OwnFiles, leave_out_lenient_co
 from deltaweave.delta.jvm import (
     DeltaLog,
     DeltaTransaction,
-    is_caused_by,
     raise_hidden_interrupts,
     reported_by,
     started,
@@ -36,9 +35,6 @@ if TYPE_CHECKING:
     pass
 
 logger = logging.getLogger(__name__)
-
-# Raised by the log store of S3: a request may still be on its way.
-_MAY_STILL_LAND = "S3LogStore$UnknownCommitException"
 
 
 @dataclass
@@ -152,8 +148,7 @@ def committed(
         CommitConflictError: Another commit changed what the transaction read.
         TableReplacedError: The table's directory was deleted, and perhaps created again.
         TableLockedError: Another commit held the table's lock for too long.
-        CommitStateUnknownError: The commit failed, and the log cannot be read, or the store did
-            not say what became of it.
+        CommitStateUnknownError: The commit failed, and the log cannot be read.
         DeltaweaveError: Anything else that kept it from being committed.
     """
     permit: SimpleQueue[bool] = SimpleQueue()
@@ -185,54 +180,24 @@ def committed(
         raise
     if error is None:
         return Committed(future.result())
-    return _despite(error, transaction, log, table=table, operation=operation)
-
-
-def _despite(
-    error: BaseException,
-    transaction: DeltaTransaction,
-    log: DeltaLog,
-    *,
-    table: str,
-    operation: str,
-) -> Committed:
-    """Return the outcome of a commit that ended with an error, if it succeeded all the same."""
     try:
         version = _landed_at(log, transaction)
     except Exception as unreadable:
         logger.warning("%s: the log cannot be read: %s", table, reported_by(unreadable))
-        raise _unknown(
+        raise CommitStateUnknownError(
             f"the commit failed ({reported_by(error)}), and the log cannot be read "
             f"({reported_by(unreadable)}).",
-            transaction,
             table=table,
             operation=operation,
+            version=_read_version(transaction),
+            transaction_id=_id(transaction),
         ) from error
     if version is None:
-        if is_caused_by(error, _MAY_STILL_LAND):
-            raise _unknown(
-                f"the store did not say whether it made the commit ({reported_by(error)}).",
-                transaction,
-                table=table,
-                operation=operation,
-            ) from error
         with translated(table, operation=operation, version=_read_version(transaction)):
             raise error
     warning = f"version {version} is committed; what Delta does then failed: {reported_by(error)}"
     logger.warning("%s: %s", table, warning, exc_info=error)
     return Committed(version, (warning,))
-
-
-def _unknown(
-    problem: str, transaction: DeltaTransaction, *, table: str, operation: str
-) -> CommitStateUnknownError:
-    return CommitStateUnknownError(
-        problem,
-        table=table,
-        operation=operation,
-        version=_read_version(transaction),
-        transaction_id=_id(transaction),
-    )
 
 
 def _landed_at(log: DeltaLog, transaction: DeltaTransaction) -> int | None:

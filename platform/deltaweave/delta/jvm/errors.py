@@ -274,15 +274,6 @@ def reported_by(error: BaseException) -> str:
     return (str(message or "").strip() or type(error).__name__).splitlines()[0]
 
 
-def is_caused_by(error: BaseException, class_name: str) -> bool:
-    """Return whether a Java exception behind an error is of the class whose name ends so."""
-    try:
-        causes = _causes(_java_exception(error))
-        return any(str(each.getClass().getName()).endswith(class_name) for each in causes)
-    except Exception:  # the JVM has ended
-        return False
-
-
 def _translation(
     error: BaseException,
     otherwise: type[errors.DeltaweaveError],

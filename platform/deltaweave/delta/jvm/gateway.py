@@ -19,15 +19,7 @@ from py4j.java_gateway import JavaClass, JavaMember, is_instance_of
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from deltaweave import errors
-from deltaweave._session import (
-    DELTA_SETTINGS,
-    Release,
-    check_jar,
-    check_pair,
-    delta_conf,
-    line,
-    use_s3_log_store,
-)
+from deltaweave._session import DELTA_SETTINGS, Release, check_jar, check_pair, delta_conf, line
 
 if TYPE_CHECKING:
     import numpy
@@ -149,7 +141,6 @@ class Jvm:
             found = _running(spark, names)
             check_pair(*found)
             check_jar(spark.version, _jar(names))
-            use_s3_log_store(spark)
             _NAMES[context], _RELEASES[context] = names, found
         return cls(spark, _NAMES[context])
 

@@ -410,7 +410,7 @@ def _run_before(instance: DagsterInstance, run: DagsterRun) -> DagsterRun | None
 
     A backfill that executes another again makes runs without a parent: it is the newest run that
     the other made for the same partitions. With only some of them it would be that of others, too.
-    If retries of its failed assets ended in a run that succeeded, it is that run.
+    If retries of its failed assets, while it ran, ended in a run that succeeded, it is that run.
     """
     if parent := run.tags.get(PARENT_RUN_ID_TAG):
         return instance.get_run_by_id(parent)
@@ -423,7 +423,11 @@ def _run_before(instance: DagsterInstance, run: DagsterRun) -> DagsterRun | None
             end = ends.get(each.run_id, each)
             if planned_assets(instance, run) <= planned_assets(instance, each):
                 return end
-            if end.is_success and (each.is_resume_retry or ASSET_RESUME_RETRY_TAG in each.tags):
+            # Steps that are selected by hand keep the tag of a run that resumed assets.
+            resumes_assets = ASSET_RESUME_RETRY_TAG in each.tags
+            if end.is_success and (
+                each.is_resume_retry or (resumes_assets and each.step_keys_to_execute is None)
+            ):
                 ends[each.parent_run_id] = end
         before = instance.get_backfill(backfill)  # it may have ended before it made the run
         backfill = before.tags.get(PARENT_BACKFILL_ID_TAG) if before else None

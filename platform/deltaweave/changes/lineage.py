@@ -320,10 +320,12 @@ class OfOneLine(Lease):
     Attributes:
         since: The version at which the remembered events were those of the table.
         newest: A version of the table, whose log is looked at.
+        left_by: The operations of commits by which the table leaves it.
     """
 
     since: int = field(default=-1, kw_only=True)
     newest: TableSnapshot | None = field(default=None, kw_only=True)
+    left_by: frozenset[str] = field(default=frozenset({RESTORED, _ADDED_COLUMNS}), kw_only=True)
 
     def check(self, held: int, *, table: str, version: int) -> None:
         """Fail where the table was restored or replaced meanwhile, or no longer holds `held`.
@@ -338,9 +340,7 @@ class OfOneLine(Lease):
         for number in range(self.since + 1, version + 1):
             commit = commit_of(self.newest, number)
             # A table that replaced this one has its own events beside it.
-            if commit is not None and (
-                commit.operation in (RESTORED, _ADDED_COLUMNS) or begins_history(commit)
-            ):
+            if commit is not None and (commit.operation in self.left_by or begins_history(commit)):
                 raise CommitConflictError(
                     f"{commit.operation} made version {number} of the table meanwhile.",
                     table=table,
@@ -372,8 +372,9 @@ class OfOneLine(Lease):
 
     @property
     def of_further_merges(self) -> OfOneLine:
-        """The lease of merges after the first one, which adds what it adds."""
-        return replace(self, application_id=_NONE, held=-1, marks={})
+        """The lease of merges after the first one, which apply deletes alone, of whole rows."""
+        of_deletes = frozenset({RESTORED})
+        return replace(self, application_id=_NONE, held=-1, marks={}, left_by=of_deletes)
 
 
 def line_of(newest: TableSnapshot, noted: int | None = None) -> OfOneLine:

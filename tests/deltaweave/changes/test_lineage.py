@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +11,9 @@ import pytest
 
 from deltaweave.changes import lineage
 from deltaweave.changes.commit_lines import CLONED, RESTORED
-from deltaweave.changes.lineage import REMEMBERED, Lineage
+from deltaweave.changes.lineage import REMEMBERED, Lineage, OfOneLine
 from deltaweave.delta.log import Commit
+from deltaweave.errors import CommitConflictError
 
 # Version 4 restored version 1. The commits of 1, 2 and 5 name what they applied.
 APPLIED = {1: 900_000, 2: 1_900_000, 5: 4_900_000}
@@ -107,3 +109,26 @@ def test_commits_count_whose_clock_is_behind_that_of_the_batch(
     monkeypatch.delitem(commits, 5)
     newest.version = 4
     assert lineage.has_left(newest, 2, noted_ms)
+
+
+@pytest.mark.parametrize(
+    ("operation", "stops_first", "stops_further"),
+    [
+        ("MERGE", False, False),
+        ("ADD COLUMNS", True, False),  # rows may be combined otherwise; deletes are of whole rows
+        (RESTORED, True, True),
+    ],
+)
+def test_a_merge_after_the_first_one_is_stopped_by_a_restore_alone(
+    monkeypatch: pytest.MonkeyPatch, operation: str, stops_first: bool, stops_further: bool
+) -> None:
+    commit = Commit(1, 1_000, operation, {}, {})
+    monkeypatch.setattr(lineage, "commit_of", lambda _, version: {1: commit}.get(version))
+    newest: Any = SimpleNamespace(version=1, data_path="/lake/t", id="of a third test")
+    first = OfOneLine("batch", 3, {}, since=0, newest=newest)
+    for lease, held, stops in [
+        (first, 3, stops_first),
+        (first.of_further_merges, -1, stops_further),
+    ]:
+        with pytest.raises(CommitConflictError) if stops else nullcontext():
+            lease.check(held, table="/lake/t", version=1)

@@ -150,11 +150,10 @@ def _in_step(function: Callable[..., Any], *, waits: bool) -> Callable[..., Any]
 
 @contextmanager
 def _step(*, waits: bool) -> Iterator[None]:
-    context = step = None
+    context = None
     with suppress(DagsterError):  # called without a run, as unit tests do
         context = AssetExecutionContext.get()
-        step = context.op_execution_context.get_step_execution_context()
-    with error_shown_first(context):
+    with error_shown_first(context) as step:
         if step is not None and waits:
             wait_of_step(step)
         yield

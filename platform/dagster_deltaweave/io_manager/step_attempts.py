@@ -68,8 +68,10 @@ def retry_run_if_transient(retries: int, context: OutputContext | None = None) -
 
 
 @contextmanager
-def error_shown_first(context: Any) -> Iterator[None]:
+def error_shown_first(context: Any) -> Iterator[Any]:
     """Let the events of a failed step begin with the sentences of the error that ends it.
+
+    Yields the context of the step; None outside of a run.
 
     Else Dagster puts an error of its own before it, whose stack trace fills the last row of a run's
     page. What Dagster retries, and what a caller of `materialize` catches, stays as it is.
@@ -77,10 +79,10 @@ def error_shown_first(context: Any) -> Iterator[None]:
     `context`: that of the step's op, asset, check, input or output; errors stay as they are without
     one, and without a run.
     """
+    step = _step_of(context)
     try:
-        yield
+        yield step
     except (DeltaweaveError, RetryRequested) as raised:
-        step = _step_of(context)
         error = raised.__cause__ if isinstance(raised, RetryRequested) else raised
         is_shown = isinstance(error, DagsterUserCodeExecutionError)
         if step is None or is_shown or not isinstance(error, DeltaweaveError):

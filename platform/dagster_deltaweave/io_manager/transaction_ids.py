@@ -416,12 +416,13 @@ def _run_before(instance: DagsterInstance, run: DagsterRun) -> DagsterRun | None
         return instance.get_run_by_id(parent)
     backfill, partitions = run.tags.get(PARENT_BACKFILL_ID_TAG), tags_of_partitions(run)
     ends: dict[str | None, DagsterRun] = {}
+    wanted = planned_assets(instance, run) if backfill is not None else frozenset()
     while backfill is not None:
         for each in instance.get_runs(RunsFilter(tags={BACKFILL_ID_TAG: backfill, **partitions})):
             if tags_of_partitions(each) != partitions:
                 continue
             end = ends.get(each.run_id, each)
-            if planned_assets(instance, run) <= planned_assets(instance, each):
+            if wanted <= planned_assets(instance, each):
                 return end
             # Steps that are selected by hand keep the tag of a run that resumed assets.
             resumes_assets = ASSET_RESUME_RETRY_TAG in each.tags

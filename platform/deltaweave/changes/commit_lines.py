@@ -316,6 +316,7 @@ def keep(kept: dict[Any, Any], key: tuple[Any, ...], value: Any, at_most: int = 
     """Keep what was found for a commit; its time, at the end of the key, tells tables apart."""
     if not key[-1]:
         return
+    kept.pop(key, None)  # so that it is the newest
     kept[key] = value
     for oldest in list(kept)[:-at_most]:  # other threads may keep something meanwhile
         kept.pop(oldest, None)

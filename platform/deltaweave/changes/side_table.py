@@ -338,7 +338,7 @@ def settled(side: TableSnapshot, newest: TableSnapshot, directory: str) -> Settl
     since = max(_looked_until(key, side.version), -1 if known is None else known)
     # A table from before side tables were looked at has been on its line since they exist.
     if not has_left(newest, since, side.created_at_ms or 0):
-        _keep_look(key, newest.version, side.version)
+        keep(_checked_until, key, (newest.version, side.version), _KEPT_LOOKS)
         return None
     versions = list(_versions(side))
     lineage = Lineage.of(newest, _oldest_ms(versions))
@@ -382,7 +382,7 @@ def _take_over(kept_in: Table, table: Table, newest: TableSnapshot, directory: s
             # Another run may do the same: then this one conflicts, and is repeated.
             kept_in.write(rows, "append", applied=applied, computed_from=0)
             return
-    _keep_look(key, newest.version, -1)
+    keep(_checked_until, key, (newest.version, -1), _KEPT_LOOKS)
 
 
 def rows_of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataFrame | None:
@@ -478,11 +478,3 @@ def _looked_until(key: tuple[str, str], side: int) -> int:
     """Return the version up to which a table was looked at for a version of its side table."""
     version, since = _checked_until.get(key, (-1, side))
     return version if side >= since else -1
-
-
-def _keep_look(key: tuple[str, str], version: int, side: int) -> None:
-    with _lock:
-        _checked_until.pop(key, None)
-        _checked_until[key] = (version, side)
-        while len(_checked_until) > _KEPT_LOOKS:
-            del _checked_until[next(iter(_checked_until))]

@@ -37,6 +37,13 @@ _SIMPLIFYING = (
     "UnwrapCastInBinaryComparison",
     "LikeSimplification",
 )
+# Those that see that conjuncts contradict each other. What the last ones leave, the first simplify.
+_FINDING_CONTRADICTIONS = 2 * (
+    "NullPropagation",
+    "ConstantFolding",
+    "BooleanSimplification",
+    "SimplifyConditionals",
+)
 
 
 @dataclass(frozen=True)
@@ -89,8 +96,10 @@ def _any_of(merge: ResolvedMerge, clauses: Sequence[ResolvedClause]) -> JavaObje
     parts = []
     for clause in clauses:
         condition = clause.node.condition()
-        all_of_it = conjuncts(condition.get()) if condition.isDefined() else []
-        over_target = _conjuncts_over_target(merge, all_of_it)
+        if condition.isEmpty():
+            return None
+        whole = _simplified(merge, condition.get(), _FINDING_CONTRADICTIONS)
+        over_target = _conjuncts_over_target(merge, conjuncts(whole))
         if not over_target:
             return None
         parts.append(reduce(expressions.And, over_target))
@@ -279,11 +288,11 @@ def _conjuncts_over_target(
         part
         for each in expressions
         if each.references().subsetOf(target) and each.dataType().simpleString() == "boolean"
-        for part in conjuncts(_simplified(merge, each))
+        for part in conjuncts(_simplified(merge, each, _SIMPLIFYING))
     ]
 
 
-def _simplified(merge: ResolvedMerge, condition: Expression) -> JavaObject:
+def _simplified(merge: ResolvedMerge, condition: Expression, rules: Sequence[str]) -> JavaObject:
     """Simplify the condition by rules of Spark's optimizer.
 
     Delta compares statistics with literals alone. Analysis leaves `day >= '2024-01-01'` with a cast
@@ -291,7 +300,7 @@ def _simplified(merge: ResolvedMerge, condition: Expression) -> JavaObject:
     """
     catalyst = Jvm.of(merge.spark).catalyst
     plan = catalyst.plans.logical.Filter(condition, merge.target_plan)
-    for rule in _SIMPLIFYING:
+    for rule in rules:
         simpler = Jvm.singleton(catalyst.optimizer, rule).apply(plan)
         # The operand of a BETWEEN may become a column of its own below.
         plan = simpler if simpler.getClass().getSimpleName() == "Filter" else plan

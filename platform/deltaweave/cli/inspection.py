@@ -21,7 +21,6 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as Shown
 
-from deltaweave._terminal import check_plot
 from deltaweave.cli.options import (
     Catalog,
     Conf,
@@ -29,6 +28,7 @@ from deltaweave.cli.options import (
     Plot,
     TableName,
     Verbose,
+    check_plot,
     print_json,
     reading_disk,
     working,

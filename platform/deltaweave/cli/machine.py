@@ -22,8 +22,16 @@ from rich.markup import escape
 from rich.table import Table as Shown
 
 from deltaweave._session import java_found, java_problem
-from deltaweave._terminal import FAILED, fail, quiet_session
-from deltaweave.cli.options import Conf, Json, Steps, Verbose, print_json
+from deltaweave.cli.options import (
+    FAILED,
+    Conf,
+    Json,
+    Steps,
+    Verbose,
+    fail,
+    print_json,
+    quiet_session,
+)
 from deltaweave.errors import DeltaweaveError
 from deltaweave.warm_driver.address import WarmDriverError, check_peer, sockets
 

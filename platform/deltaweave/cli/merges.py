@@ -15,16 +15,18 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as Shown
 
-from deltaweave._terminal import FAILED, MISUSED, fail
 from deltaweave._validation import refuse_credentials
 from deltaweave.cli.inspection import table_on_disk
 from deltaweave.cli.options import (
+    FAILED,
+    MISUSED,
     Catalog,
     Conf,
     Json,
     TableName,
     Verbose,
     as_path_if_exists,
+    fail,
     print_json,
     print_result,
     reading_disk,

@@ -48,7 +48,7 @@ from dagster_deltaweave.partitions import (
 )
 from dagster_deltaweave.tables import MergeDeclaration
 from deltaweave import Lease
-from deltaweave.changes.lineage import LogOf
+from deltaweave.changes.restores import LogOf
 from deltaweave.delta.commit import is_unwritten
 from deltaweave.errors import OutOfOrderError
 

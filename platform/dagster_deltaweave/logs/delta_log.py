@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dagster_deltaweave.storage import file_system, local_path, redacted, without_query
-from deltaweave.changes.commit_lines import applied_in_line
 from deltaweave.changes.merge_on_read import surely_merged
+from deltaweave.changes.restores import applied_in_line
 from deltaweave.delta.commit import made_unwritten
 from deltaweave.delta.log import (
     CheckpointFiles,

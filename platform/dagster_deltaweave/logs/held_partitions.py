@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dagster_deltaweave.logs.delta_log import LogAt
 from dagster_deltaweave.storage import file_system
-from deltaweave.changes.commit_lines import RESTORED, Log, begins_history, version_before
+from deltaweave.changes.restores import RESTORED, Log, begins_history, version_before
 from deltaweave.delta.log import newest_checkpoint
 
 if TYPE_CHECKING:

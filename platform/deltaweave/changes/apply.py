@@ -27,10 +27,16 @@ from deltaweave.changes.options import (
     schema_of,
     wrong,
 )
-from deltaweave.changes.side_table import EVENTS, TOMBSTONES, check_has_keys, side_table
-from deltaweave.changes.stored_events import check_are_of, completed
+from deltaweave.changes.side_tables import (
+    EVENTS,
+    TOMBSTONES,
+    Tombstones,
+    check_are_of,
+    check_has_keys,
+    completed,
+    open_side_table,
+)
 from deltaweave.changes.table_columns import TableColumns
-from deltaweave.changes.tombstones import Tombstones
 from deltaweave.delta.jvm import active, in_session, own_session
 from deltaweave.engine.attempts import retried_after_conflict
 from deltaweave.engine.report import MergeResult
@@ -172,7 +178,7 @@ def _apply(
 def _check_remembered_keys(table: Table, shape: EventShape, *, keeps_histories: bool) -> None:
     """Fail before events are rescued if the table's side table has other names for keys."""
     directory, own = (EVENTS, (START, END)) if keeps_histories else (TOMBSTONES, OWN_COLUMNS)
-    kept_in = side_table(table, directory)
+    kept_in = open_side_table(table, directory)
     if kept_in.exists():
         columns = TableColumns.of(table.snapshot(), own)
         check_has_keys(kept_in.snapshot(), replace(shape, table=columns))

@@ -46,8 +46,8 @@ from deltaweave.changes.events import (
     last_at,
     mentions,
 )
-from deltaweave.changes.lineage import OfOneLine
-from deltaweave.changes.tombstones import DELETED, Tombstones
+from deltaweave.changes.restores import OfOneLine
+from deltaweave.changes.side_tables import DELETED, Tombstones
 from deltaweave.clauses import Clause
 from deltaweave.delta.commit import TransactionId
 from deltaweave.delta.jvm import grouped

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 
 from deltaweave import clauses
 from deltaweave.changes.events import WRONG, Events
-from deltaweave.changes.lineage import OfOneLine, id_to_commit, line_of
-from deltaweave.changes.side_table import encryption_of, fitted, noted_at_present
+from deltaweave.changes.restores import OfOneLine, id_to_commit, line_of
+from deltaweave.changes.side_tables import encryption_of, fitted, noted_at_present
 from deltaweave.delta.commit import (
     TransactionId,
     reset_session_transaction_id,

@@ -37,9 +37,10 @@ from deltaweave.changes.events import (
     mentions,
     values_of,
 )
-from deltaweave.changes.side_table import (
+from deltaweave.changes.side_tables import (
     EVENTS,
     NOTED,
+    check_are_of,
     check_has_keys,
     create_side_table,
     fitted,
@@ -47,10 +48,12 @@ from deltaweave.changes.side_table import (
     newest_version,
     noted_at,
     noted_before,
+    open_side_table,
     settle,
-    side_table,
+    to_events,
+    to_stored,
+    with_values_of,
 )
-from deltaweave.changes.stored_events import check_are_of, to_events, to_stored, with_values_of
 from deltaweave.delta.jvm import translated
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.delta.scan import cached
@@ -331,7 +334,7 @@ class Remembered:
     @classmethod
     def of(cls, table: Table, keep_for: timedelta) -> Remembered:
         """Open the remembered events of a table."""
-        return cls(table, side_table(table, EVENTS), keep_for)
+        return cls(table, open_side_table(table, EVENTS), keep_for)
 
     def version(self) -> int:
         """Return the newest version of the remembered events; -1 if there are none."""

@@ -46,7 +46,7 @@ from dagster_deltaweave.io_manager.transaction_ids import (
 from dagster_deltaweave.logs.delta_log import LogAt
 from dagster_deltaweave.tables.declaration import WriteDeclaration
 from deltaweave import Table
-from deltaweave.changes import lineage
+from deltaweave.changes.restores import lineage
 from deltaweave.delta.commit import TransactionId
 from tests.support.made_logs import CREATED, MadeTable, checkpoint, commit, restore
 

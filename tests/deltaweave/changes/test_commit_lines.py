@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deltaweave.changes.commit_lines import applied_in_line, line_of_commits, was_left
+from deltaweave.changes.restores.commit_lines import applied_in_line, line_of_commits, was_left
 from deltaweave.delta.log import Commit, FileChanges, commit_from, file_changes_from
 
 HOUR = timedelta(hours=1)

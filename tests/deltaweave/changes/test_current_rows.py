@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import deltaweave
 from deltaweave import Table
-from deltaweave.changes import tombstones
+from deltaweave.changes.side_tables import tombstones
 from deltaweave.errors import SourceError, StatementError
 from deltaweave.identifiers import column
 from tests.support.drawn_events import (

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 import deltaweave
 from deltaweave import MergeOnReadTable, Table
 from deltaweave.changes.conversions import depends_on_zone, exact
-from deltaweave.changes.stored_events import _as_in_table
+from deltaweave.changes.side_tables.stored_events import _as_in_table
 from deltaweave.errors import DeltaweaveError
 
 # By column: its type, a value, the same value of another type, and one that the type would change,

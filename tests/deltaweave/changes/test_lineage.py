@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from deltaweave.changes import lineage
-from deltaweave.changes.commit_lines import CLONED, RESTORED
-from deltaweave.changes.lineage import REMEMBERED, Lineage, OfOneLine
+from deltaweave.changes.restores import lineage
+from deltaweave.changes.restores.commit_lines import CLONED, RESTORED
+from deltaweave.changes.restores.lineage import REMEMBERED, Lineage, OfOneLine
 from deltaweave.delta.log import Commit
 from deltaweave.errors import CommitConflictError
 

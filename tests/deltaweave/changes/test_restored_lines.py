@@ -16,7 +16,7 @@ from dagster_deltaweave.logs import pending_changes
 from dagster_deltaweave.tables import MergeOnReadLocations
 from deltaweave import Table
 from deltaweave.changes import delivery
-from deltaweave.changes.lineage import OfOneLine
+from deltaweave.changes.restores.lineage import OfOneLine
 from deltaweave.errors import CommitConflictError
 from tests.deltaweave.changes.test_current_rows import current_rows, frame
 from tests.deltaweave.changes.test_restores import (

@@ -14,9 +14,10 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import MergeOnReadTable, Table
-from deltaweave.changes import commit_lines, lineage, side_table
 from deltaweave.changes.merge_on_read import watermark
-from deltaweave.changes.tombstones import Tombstones
+from deltaweave.changes.restores import commit_lines, lineage
+from deltaweave.changes.side_tables import side_table
+from deltaweave.changes.side_tables.tombstones import Tombstones
 from deltaweave.errors import SourceError
 from tests.deltaweave.changes.test_current_rows import current_rows, frame
 from tests.deltaweave.changes.test_histories import versions

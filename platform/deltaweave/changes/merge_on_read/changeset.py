@@ -27,11 +27,16 @@ from deltaweave.changes.events import (
     EventShape,
     values_of,
 )
-from deltaweave.changes.lineage import cloned_by, id_to_commit, newest_in_line, source_of
 from deltaweave.changes.options import needed_properties
-from deltaweave.changes.side_table import fitted
-from deltaweave.changes.stored_events import stored_schema, to_events, to_stored, untaken
-from deltaweave.changes.tombstones import EMPTIED
+from deltaweave.changes.restores import cloned_by, id_to_commit, newest_in_line, source_of
+from deltaweave.changes.side_tables import (
+    EMPTIED,
+    fitted,
+    stored_schema,
+    to_events,
+    to_stored,
+    untaken,
+)
 from deltaweave.delta.commit import TransactionId
 from deltaweave.delta.jvm import collected
 from deltaweave.delta.log import Commit, FileList, TableSnapshot, num_physical_rows_column

@@ -28,7 +28,7 @@ from pyspark.sql.types import DateType, IntegerType, LongType, StringType, Times
 from deltaweave.changes.current import UPSERTED, combined, new_row
 from deltaweave.changes.epochs import NEWEST, unless_of_other_log
 from deltaweave.changes.events import EVENT_VALUES, INSERTED, SEQUENCE, EventShape
-from deltaweave.changes.tombstones import DELETED
+from deltaweave.changes.side_tables import DELETED
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import quoted
 

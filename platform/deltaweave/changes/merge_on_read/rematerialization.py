@@ -14,7 +14,6 @@ from pyspark.sql.types import BinaryType, DataType, TimestampType
 from deltaweave._validation import check_choice
 from deltaweave.changes.current import apply_to_current_rows
 from deltaweave.changes.events import Events, count_events
-from deltaweave.changes.lineage import OfOneLine, line_of
 from deltaweave.changes.merge_on_read.merged_view import MergedView
 from deltaweave.changes.merge_on_read.sides import KnownDeletes, Sides
 from deltaweave.changes.merge_on_read.watermark import (
@@ -24,8 +23,8 @@ from deltaweave.changes.merge_on_read.watermark import (
     retire_earlier_watermark,
     watermark_id,
 )
-from deltaweave.changes.side_table import noted_at_present
-from deltaweave.changes.tombstones import Tombstones
+from deltaweave.changes.restores import OfOneLine, line_of
+from deltaweave.changes.side_tables import Tombstones, noted_at_present
 from deltaweave.delta.commit import TransactionId, without_session_transaction_id
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.errors import CommitConflictError, StatementError

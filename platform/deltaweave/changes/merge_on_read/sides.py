@@ -36,10 +36,8 @@ from deltaweave.changes.merge_on_read.watermark import (
     settle_watermark,
 )
 from deltaweave.changes.options import MergeOnReadOptions, condition_of_keys
-from deltaweave.changes.side_table import encryption_of
-from deltaweave.changes.stored_events import check_are_of, completed
+from deltaweave.changes.side_tables import Tombstones, check_are_of, completed, encryption_of
 from deltaweave.changes.table_columns import TableColumns, generated, is_computed, numbered
-from deltaweave.changes.tombstones import Tombstones
 from deltaweave.delta.commit import TransactionId
 from deltaweave.delta.jvm import column_named, selected
 from deltaweave.delta.log import TableSnapshot, always_strict

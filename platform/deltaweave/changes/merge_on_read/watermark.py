@@ -16,10 +16,8 @@ from typing import Any
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
 
-from deltaweave.changes.commit_lines import keep
 from deltaweave.changes.conversions import by_case
 from deltaweave.changes.events import EVENT_VALUES, OPERATION, SEQUENCE, TRUNCATE, EventShape
-from deltaweave.changes.lineage import cloned_by, newest_in_line, source_of
 from deltaweave.changes.merge_on_read.changeset import (
     BATCH,
     PURGED,
@@ -29,8 +27,8 @@ from deltaweave.changes.merge_on_read.changeset import (
     first_batch,
     may_hold_of_another_base,
 )
-from deltaweave.changes.side_table import lost_keys
-from deltaweave.changes.stored_events import ITEM
+from deltaweave.changes.restores import cloned_by, keep, newest_in_line, source_of
+from deltaweave.changes.side_tables import ITEM, lost_keys
 from deltaweave.delta.jvm import collected, suppress_cleanup_errors
 from deltaweave.delta.log import Commit, TableSnapshot, are_bounded, are_without_nulls, bounds
 from deltaweave.errors import NOTHING_DONE, DeltaweaveError, SourceError

@@ -15,9 +15,10 @@ from pyspark.sql import functions as F
 from dagster_deltaweave.logs import pending_changes
 from dagster_deltaweave.tables import MergeOnReadLocations
 from deltaweave import MergeOnReadTable, apply_changes
-from deltaweave.changes import lineage, side_table
 from deltaweave.changes.merge_on_read import ViewMethod, changeset, watermark
 from deltaweave.changes.merge_on_read import sides as both_sides
+from deltaweave.changes.restores import lineage
+from deltaweave.changes.side_tables import side_table
 from deltaweave.errors import SourceError
 from tests.deltaweave.changes.merge_on_read.test_other_writers import replace_by_an_empty_one
 from tests.deltaweave.changes.test_current_rows import current_rows, frame

@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from deltaweave import MergeOnReadTable
-from deltaweave.changes import tombstones
 from deltaweave.changes.merge_on_read.changeset import Changeset
-from deltaweave.changes.tombstones import Tombstones
+from deltaweave.changes.side_tables import tombstones
+from deltaweave.changes.side_tables.tombstones import Tombstones
 from deltaweave.delta.jvm import IGNORING_FILES
 from tests.deltaweave.changes.merge_on_read.test_table import frame, rows
 from tests.support.drawn_events import WHOLE, Event, delete

@@ -31,7 +31,7 @@ from deltaweave.changes.events import (
     Events,
     last_at,
 )
-from deltaweave.changes.side_table import (
+from deltaweave.changes.side_tables.side_table import (
     NOTED,
     TAKEN_OVER,
     TOMBSTONES,
@@ -41,12 +41,12 @@ from deltaweave.changes.side_table import (
     newest_version,
     noted_at,
     noted_before,
+    open_side_table,
     rows_of_clone,
     settle,
     settled,
-    side_table,
 )
-from deltaweave.changes.stored_events import to_events, to_stored
+from deltaweave.changes.side_tables.stored_events import to_events, to_stored
 from deltaweave.delta.commit import alone_on_local_disk
 from deltaweave.delta.jvm import grouped
 from deltaweave.delta.log import Commit, TableSnapshot
@@ -86,7 +86,7 @@ class Tombstones:
     @classmethod
     def of(cls, table: Table) -> Tombstones:
         """Open the tombstones of a table."""
-        return cls(table, side_table(table, TOMBSTONES))
+        return cls(table, open_side_table(table, TOMBSTONES))
 
     def version(self) -> int:
         """Return the newest version of the tombstones; -1 if there are none."""

@@ -26,7 +26,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
-from deltaweave.changes.commit_lines import keep
 from deltaweave.changes.conversions import (
     by_case,
     changed_fields,
@@ -37,17 +36,18 @@ from deltaweave.changes.conversions import (
     with_leaves_of,
 )
 from deltaweave.changes.events import PREFIX, EventShape
-from deltaweave.changes.lineage import (
+from deltaweave.changes.options import needed_properties
+from deltaweave.changes.restores import (
     LOOKED_AT,
     NOTED_EVERY,
     Lineage,
     cloned_by,
     has_left,
+    keep,
     last_look,
     noted_by_clone,
     source_of,
 )
-from deltaweave.changes.options import needed_properties
 from deltaweave.delta.commit import alone_on_local_disk
 from deltaweave.delta.files import encryption_properties
 from deltaweave.delta.jvm import collected, translated
@@ -92,7 +92,7 @@ _checked_until: dict[tuple[str, str], tuple[int, int]] = {}
 _noted: dict[tuple[str, str, int, int], set[int]] = {}
 
 
-def side_table(table: Table, directory: str, owner: str | None = None) -> Table:
+def open_side_table(table: Table, directory: str, owner: str | None = None) -> Table:
     """Return the side table of a table; it may not exist yet.
 
     A new table in the same place has another id. What was remembered for the old table would undo
@@ -226,7 +226,7 @@ def encryption_of(table: Table, kept_in: Table) -> dict[str, str]:
 def side_tables(table: Table) -> Iterator[Table]:
     """Yield the existing side tables of a table, including its key index."""
     index = Table(table.spark, f"{table.location()}/{KEY_INDEX_DIRECTORY}")
-    for each in (index, side_table(table, TOMBSTONES), side_table(table, EVENTS)):
+    for each in (index, open_side_table(table, TOMBSTONES), open_side_table(table, EVENTS)):
         if each.exists():
             yield each
 
@@ -391,7 +391,7 @@ def rows_of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataF
     try:
         source, cloned = source_of(newest, clone)
         # A table that replaced the source has another id, and a side table of its own.
-        kept_in = side_table(source, directory, cloned.id)
+        kept_in = open_side_table(source, directory, cloned.id)
         if newest_version(kept_in) < 1:  # nothing was written yet, also if it is a clone itself
             earlier = cloned_by(cloned, last_look(cloned))
             rows = None if earlier is None else rows_of_clone(cloned, earlier, directory)

@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import accumulate, combinations, islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from deltaweave.changes.commit_lines import (
+from deltaweave.changes.restores.commit_lines import (
     CLONED,
     MAX_LOOKED,
     RESTORED,

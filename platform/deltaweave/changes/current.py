@@ -264,7 +264,7 @@ def apply_to_current_rows(
     newest = newest_of_keys(events)
     version = tombstones.version()
     changes = alive(tombstones.with_deletes(newest, events, version), events)
-    result = _merge(table, changes, events, line, idempotency)
+    result = merge_changes(table, changes, events, line, idempotency)
     seen: int | None = version
     if result.was_applied_before:
         seen, events = None, replace(events, truncated=None)
@@ -272,7 +272,7 @@ def apply_to_current_rows(
     further = line.of_further_merges
     while (version := tombstones.version()) != seen:
         deleted = _without_upserts(tombstones.with_deletes(newest, events, version), events)
-        result = result.then(_merge(table, deleted, events, further))
+        result = result.then(merge_changes(table, deleted, events, further))
         seen = version
     return line.checked(result, table)
 
@@ -310,13 +310,14 @@ def _without_upserts(changes: DataFrame, events: Events) -> DataFrame:
     return changes.where(F.col(DELETED).isNotNull())
 
 
-def _merge(
+def merge_changes(
     table: Table,
     changes: DataFrame,
     events: Events,
     line: OfOneLine,
     idempotency: TransactionId | None = None,
 ) -> MergeResult:
+    """Merge changes, one row for each key, into the table."""
     keys = [f"t.{quoted(key)} = s.{quoted(key)}" for key in events.shape.keys]
     merge = table.merge(changes, on=" AND ".join(keys), idempotency=idempotency)
     return merge.add(*_clauses(events), *clauses_for_other_keys(events)).execute(lease=line)

@@ -127,7 +127,7 @@ class Histories:
                     added = self.remembered.add(
                         to_remember, self.events, noted, are_distinct=self.versions_are_events
                     )
-                merged = self._merge(known, terms, noted)
+                merged = self.merge_changes(known, terms, noted)
             result = merged if result is None else result.then(merged)
             # Events that other runs remembered meanwhile may concern versions that were just
             # written. A run that applied the id before may have died before it checked this.
@@ -292,7 +292,8 @@ class Histories:
         starts = known.selectExpr(*keys, f"explode({_BEGAN}) AS {START}", begins)
         return starts.where(f"_cdc_begins IS NULL OR _cdc_begins != {START}").drop("_cdc_begins")
 
-    def _merge(self, known: DataFrame, terms: Terms, noted: int) -> MergeResult:
+    def merge_changes(self, known: DataFrame, terms: Terms, noted: int) -> MergeResult:
+        """Merge the versions that the known events make into the table."""
         shape, line = self.events.shape, terms.line(noted)
         versions = [*shape.keys, START]
         after = self._histories(known).withColumn(_REMOVED, F.lit(False))

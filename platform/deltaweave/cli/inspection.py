@@ -157,7 +157,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 @dataclass(frozen=True)
-class _Inspection:
+class Inspection:
     """A version of a table, as its log describes it.
 
     Attributes:
@@ -224,10 +224,10 @@ def inspect(  # noqa: PLR0913 - options of the command
     check_plot(plot)
     small_bytes = int(small * _MEBIBYTE)
     with reading_disk(table):
-        found = _on_disk(table, key, small_bytes, conf)
+        found = inspected_on_disk(table, key, small_bytes, conf)
     if found is None:
         with working("Reading the log", conf, catalog, verbose=verbose) as spark:
-            found = _by_spark(spark, table, key, small_bytes, plotted=plot is not None)
+            found = inspected_by_spark(spark, table, key, small_bytes, plotted=plot is not None)
     if plot is not None:
         plot_files(found.sizes, small_bytes, table, plot)
     facts = found.facts(table)
@@ -246,7 +246,9 @@ def inspect(  # noqa: PLR0913 - options of the command
         console.print(_as_table(found.key_overlaps))
 
 
-def _on_disk(table: str, key: list[str], small_bytes: int, conf: list[str]) -> _Inspection | None:
+def inspected_on_disk(
+    table: str, key: list[str], small_bytes: int, conf: list[str]
+) -> Inspection | None:
     """Read the files of the log; None if Spark has to read them."""
     directory = table_on_disk(table, conf)
     if directory is None:
@@ -268,7 +270,7 @@ def _on_disk(table: str, key: list[str], small_bytes: int, conf: list[str]) -> _
     overlaps = key_overlaps_in_log(metadata, adds, names)
     if overlaps is None:
         return None
-    return _Inspection(
+    return Inspection(
         location=version.data_path,
         version=version.version,
         partition_columns=list(metadata.partition_columns),
@@ -281,9 +283,9 @@ def _on_disk(table: str, key: list[str], small_bytes: int, conf: list[str]) -> _
     )
 
 
-def _by_spark(
+def inspected_by_spark(
     spark: SparkSession, table: str, key: list[str], small_bytes: int, *, plotted: bool
-) -> _Inspection:
+) -> Inspection:
     """Ask Delta."""
     from deltaweave import Table
 
@@ -291,7 +293,7 @@ def _by_spark(
     snapshot = target.snapshot()
     layout = snapshot.layout(small_bytes)
     columns = key or _bounded_columns(snapshot.schema, layout.files)
-    return _Inspection(
+    return Inspection(
         location=snapshot.data_path,
         version=snapshot.version,
         partition_columns=snapshot.partition_columns,
@@ -437,14 +439,14 @@ def plot_files(files: Mapping[int, int], small_bytes: int, table: str, path: Pat
     figure = _figure(4)
     axes = figure.subplots()
     bars = axes.bar(
-        [_size(2**power) for power in powers],
+        [size_label(2**power) for power in powers],
         [files.get(power, 0) for power in powers],
         color=["#d1495b" if 2**power < small_bytes else "#5b3fd6" for power in powers],
     )
     axes.bar_label(bars, labels=[f"{files[power]:,}" if power in files else "" for power in powers])
     if len(powers) > 8:
         axes.tick_params(axis="x", rotation=45)
-    axes.set_xlabel(f"size of the file, at least; files below {_size(small_bytes)} are red")
+    axes.set_xlabel(f"size of the file, at least; files below {size_label(small_bytes)} are red")
     axes.set_ylabel("files")
     axes.set_title(f"Files of {table}", loc="left", fontweight="bold")
     _draw_plain_axes(axes)
@@ -466,7 +468,7 @@ def _draw_plain_axes(axes: Axes) -> None:
     axes.tick_params(length=0)
 
 
-def _size(size_in_bytes: int) -> str:
+def size_label(size_in_bytes: int) -> str:
     """Write a size in the largest unit that it fills, as `64 KiB`."""
     power = min(max(size_in_bytes.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
     return f"{size_in_bytes / 1024**power:.4g} {_UNITS[power]}"

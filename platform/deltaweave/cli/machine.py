@@ -170,7 +170,7 @@ def _memory(spark: SparkSession) -> str:
 
 def _executors(spark: SparkSession) -> str:
     """Find the executors' Python, by a task that runs there and needs pyarrow."""
-    [found] = _pythons(spark.range(1)).collect()
+    [found] = python_of_tasks(spark.range(1)).collect()
     own_release = ".".join(map(str, sys.version_info[:2]))
     if found.python != own_release:
         raise RuntimeError(
@@ -180,7 +180,9 @@ def _executors(spark: SparkSession) -> str:
     return f"Python {found.python} with pyarrow {found.pyarrow} (PYSPARK_PYTHON)"
 
 
-def _pythons(rows: DataFrame) -> DataFrame:
+def python_of_tasks(rows: DataFrame) -> DataFrame:
+    """Return what a task reports of its Python, as one row for all of these."""
+
     def say(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         import sys
 

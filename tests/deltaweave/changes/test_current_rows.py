@@ -287,7 +287,7 @@ def test_deletes_are_forgotten_when_no_older_event_can_come(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tombstones, "_TIDIED_EVERY", 1)
+    monkeypatch.setattr(tombstones, "TIDIED_EVERY", 1)
     path = str(tmp_path / "t")
     soon = {"table": path, "late_by": timedelta(0)}
     apply([delete(1, 5), delete(2, 5)], **soon)

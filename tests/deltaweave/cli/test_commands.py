@@ -131,9 +131,9 @@ def test_an_inspection_of_a_disk_is_that_of_delta(spark: SparkSession, tmp_path:
     for k in range(3):
         spark.sql(f"DELETE FROM delta.`{path}` WHERE k = {k}")
     for keys in ([], ["K"]):
-        by_spark = inspection._by_spark(spark, path, keys, 1 << 24, plotted=True)
+        by_spark = inspection.inspected_by_spark(spark, path, keys, 1 << 24, plotted=True)
         assert by_spark.layout.deleted_rows == 3
-        assert inspection._on_disk(path, keys, 1 << 24, []) == by_spark
+        assert inspection.inspected_on_disk(path, keys, 1 << 24, []) == by_spark
 
 
 def test_an_inspection_reports_files_rows_and_what_is_small(path: str) -> None:
@@ -203,7 +203,7 @@ def test_a_doctor_reports_executors_that_cannot_run_its_python(
             raise there
         return spark.createDataFrame([there], "python STRING, pyarrow STRING")
 
-    monkeypatch.setattr(machine, "_pythons", pythons)
+    monkeypatch.setattr(machine, "python_of_tasks", pythons)
     result = run("doctor", "--json")
     assert result.exit_code == 1
     [wrong] = [each for each in json.loads(result.stdout) if not each["is_good"]]

@@ -116,7 +116,7 @@ class Batches:
 
     def last_of_another_base(self, base_id: str) -> int:
         """Return the last batch that may belong to an earlier base; 0 if none may."""
-        first = _first_of(self.table, base_id)
+        first = first_batch_of_newest_base(self.table, base_id)
         return self.newest if first is None else first - 1
 
     def are_of_another_base(self, base_id: str) -> bool:
@@ -147,11 +147,11 @@ def began_after(changeset: TableSnapshot, at_ms: int) -> bool:
 
 def may_hold_of_another_base(changeset: TableSnapshot, base_id: str) -> bool:
     """Return whether batches may be of a base that was there before, or of an earlier release."""
-    first = _first_of(changeset, base_id)
+    first = first_batch_of_newest_base(changeset, base_id)
     return any(first is None or number < first for number in _numbers_in(changeset))
 
 
-def _first_of(changeset: TableSnapshot, base_id: str) -> int | None:
+def first_batch_of_newest_base(changeset: TableSnapshot, base_id: str) -> int | None:
     """Return a base's first batch; None if the newest batches may be of another base.
 
     An earlier base may be back: RESTORE takes its id over, too.
@@ -286,7 +286,7 @@ class Changeset:
         if events.truncated is not None:
             pairs[EMPTIED] = number
         base = self.shape.table
-        if base is not None and _first_of(read, base.of_table) is None:
+        if base is not None and first_batch_of_newest_base(read, base.of_table) is None:
             pairs[f"{FIRST}/{base.of_table}"] = number
         self.table.write(rows, "append", applied=pairs, computed_from=read.version, check=check)
         return number

@@ -49,7 +49,7 @@ _SAMPLED_ROWS = 1_000
 _SURELY_SMALL_SHARE = 0.01
 _SURELY_FEW_ROWS = 500_000
 
-_in_sources: dict[tuple[str, str, int, int], tuple[_Merged, int]] = {}
+merged_in_sources: dict[tuple[str, str, int, int], tuple[_Merged, int]] = {}
 
 
 def watermark_id(base_id: str) -> str:
@@ -235,13 +235,13 @@ def _found_in_source(base: TableSnapshot, clone: Commit) -> tuple[_Merged, int]:
         DeltaweaveError: A source cannot be read.
     """
     key = (base.data_path, base.id, clone.version, clone.at_ms)
-    if key in _in_sources:
-        return _in_sources[key]
+    if key in merged_in_sources:
+        return merged_in_sources[key]
     source = source_of(base, clone).version
     merged = _merged_in(source)
     earlier = None if merged.is_named else cloned_by(source, -1)
     found = (merged, clone.at_ms) if earlier is None else _found_in_source(source, earlier)
-    keep(_in_sources, key, found)
+    keep(merged_in_sources, key, found)
     return found
 
 

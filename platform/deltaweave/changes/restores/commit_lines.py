@@ -77,9 +77,9 @@ class _Look(NamedTuple):
     below: int
 
 
-_restored: dict[tuple[str, int, int], int | None] = {}
-_applied: dict[tuple[str, str, bool, int, int], Applied] = {}
-_looks: dict[tuple[str | int, ...], _Look] = {}
+restored_versions: dict[tuple[str, int, int], int | None] = {}
+applied_ids: dict[tuple[str, str, bool, int, int], Applied] = {}
+looks_at_batches: dict[tuple[str | int, ...], _Look] = {}
 
 
 def line_of_commits(log: Log, version: int) -> Iterator[Commit]:
@@ -117,10 +117,10 @@ def version_before(log: Log, commit: Commit) -> int | None:
     if version is not None:
         return int(version)
     key = (log.location, commit.version, commit.at_ms)
-    if key in _restored:
-        return _restored[key]
+    if key in restored_versions:
+        return restored_versions[key]
     found = _restored_by_files(log, commit)
-    keep(_restored, key, found)
+    keep(restored_versions, key, found)
     return found
 
 
@@ -145,8 +145,8 @@ def applied_in_line(
     found, keys, line = None, [], list[Commit]()
     for commit in line_of_commits(log, version):
         keys.append((log.location, application_id, is_alone, commit.version, commit.at_ms))
-        if keys[-1] in _applied:
-            found = _applied[keys[-1]]
+        if keys[-1] in applied_ids:
+            found = applied_ids[keys[-1]]
         elif application_id in commit.applied and (
             is_alone or _went_on_from_what_it_read(log, commit)
         ):
@@ -157,7 +157,7 @@ def applied_in_line(
     if found is None:
         found = _applied_before(log, line, application_id, held)
     if keys and found.unknown_since is None:
-        keep(_applied, keys[0], found)
+        keep(applied_ids, keys[0], found)
     return found
 
 
@@ -185,7 +185,7 @@ def was_left(log: Log, version: int, batch: int, application_ids: Sequence[str])
         if commit is None:
             break
         keys.append((log.location, *application_ids, commit.version, commit.at_ms))
-        if (kept := _looks.pop(keys[-1], None)) is not None:
+        if (kept := looks_at_batches.pop(keys[-1], None)) is not None:
             left |= kept.left - there
             there |= kept.there - left
             looked, below = kept.looked, kept.below
@@ -201,7 +201,7 @@ def was_left(log: Log, version: int, batch: int, application_ids: Sequence[str])
                 break
             left |= named(each) - there
     if keys:
-        keep(_looks, keys[0], _Look(there, left, looked, below))
+        keep(looks_at_batches, keys[0], _Look(there, left, looked, below))
     return batch in left
 
 

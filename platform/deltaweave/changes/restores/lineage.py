@@ -61,7 +61,7 @@ _ADDED_COLUMNS = "ADD COLUMNS"
 _NONE = "deltaweave/none"  # an application id that no commit has
 
 _KEPT_LOGS = 8
-_logs: dict[tuple[str, str], Mapping[int, Commit]] = {}
+known_logs: dict[tuple[str, str], Mapping[int, Commit]] = {}
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _commits_since(newest: TableSnapshot, since_ms: int) -> dict[int, Commit]:
     Those that were read before are not read again, from the newest one on that is still the same.
     """
     key, commits = (newest.data_path, newest.id), dict[int, Commit]()
-    known, is_same = _logs.get(key, {}), False
+    known, is_same = known_logs.get(key, {}), False
     for version in range(newest.version, -1, -1):
         commit = known.get(version) if is_same else None
         commit = commit or commit_of(newest, version)
@@ -160,7 +160,7 @@ def _commits_since(newest: TableSnapshot, since_ms: int) -> dict[int, Commit]:
         commits[version] = commit
         if commit.at_ms < since_ms:
             break
-    keep(_logs, key, commits, _KEPT_LOGS)
+    keep(known_logs, key, commits, _KEPT_LOGS)
     return commits
 
 

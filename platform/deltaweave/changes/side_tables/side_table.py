@@ -88,8 +88,8 @@ _lock = threading.Lock()
 _last_noted = 0
 # By side table and table: the version up to which the table was looked at, and the first version of
 # the side table for which that holds.
-_checked_until: dict[tuple[str, str], tuple[int, int]] = {}
-_noted: dict[tuple[str, str, int, int], set[int]] = {}
+checked_until: dict[tuple[str, str], tuple[int, int]] = {}
+noted_batches: dict[tuple[str, str, int, int], set[int]] = {}
 
 
 def open_side_table(table: Table, directory: str, owner: str | None = None) -> Table:
@@ -338,7 +338,7 @@ def settled(side: TableSnapshot, newest: TableSnapshot, directory: str) -> Settl
     since = max(_looked_until(key, side.version), -1 if known is None else known)
     # A table from before side tables were looked at has been on its line since they exist.
     if not has_left(newest, since, side.created_at_ms or 0):
-        keep(_checked_until, key, (newest.version, side.version), _KEPT_LOOKS)
+        keep(checked_until, key, (newest.version, side.version), _KEPT_LOOKS)
         return None
     versions = list(_versions(side))
     lineage = Lineage.of(newest, _oldest_ms(versions))
@@ -382,7 +382,7 @@ def _take_over(kept_in: Table, table: Table, newest: TableSnapshot, directory: s
             # Another run may do the same: then this one conflicts, and is repeated.
             kept_in.write(rows, "append", applied=applied, computed_from=0)
             return
-    keep(_checked_until, key, (newest.version, -1), _KEPT_LOOKS)
+    keep(checked_until, key, (newest.version, -1), _KEPT_LOOKS)
 
 
 def rows_of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataFrame | None:
@@ -413,10 +413,10 @@ def rows_of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataF
 def _versions(side: TableSnapshot) -> Iterator[tuple[TableSnapshot, set[int]]]:
     """Yield the versions of a side table that hold different batches, newest first, with these."""
     key = (side.data_path, side.id, side.version, side.committed_at_ms)
-    at, noted = side, _noted.get(key)
+    at, noted = side, noted_batches.get(key)
     if noted is None:
         noted = _noted_in(side)
-        keep(_noted, key, noted, _KEPT_NOTED)
+        keep(noted_batches, key, noted, _KEPT_NOTED)
     while True:
         yield at, noted
         before = at.last_applied(SETTLED)
@@ -476,5 +476,5 @@ def _key_of_side(side: TableSnapshot, newest: TableSnapshot) -> tuple[str, str]:
 
 def _looked_until(key: tuple[str, str], side: int) -> int:
     """Return the version up to which a table was looked at for a version of its side table."""
-    version, since = _checked_until.get(key, (-1, side))
+    version, since = checked_until.get(key, (-1, side))
     return version if side >= since else -1

@@ -238,13 +238,13 @@ def _keys_of(rows: DataFrame, shape: EventShape, table: TableColumns) -> dict[st
         value = column(key)
         if not is_as(held, wanted):
             ending = f" does not fit the table, whose {key} is {wanted.simpleString()}"
-            value = _as_in_table(rows, value, (held, wanted), (f"the key {key}=", ending))
+            value = converted_exactly(rows, value, (held, wanted), (f"the key {key}=", ending))
         if table.is_limited(key) or not is_as(held, wanted):
             keys[key] = table.as_stored(key, value, wanted)
     return keys
 
 
-def _as_in_table(
+def converted_exactly(
     rows: DataFrame, value: Column, types: tuple[DataType, DataType], problem: tuple[str, str]
 ) -> Column:
     """Convert a value of one type to another; evaluating one that this changes is an error."""
@@ -333,7 +333,9 @@ def _exact_sequence(rows: DataFrame, table: TableColumns) -> Column:
             state=NOTHING_DONE,
             hint="Give sequence_by all fields that it has in the table, by their names.",
         )
-    at_held = _as_in_table(rows, F.col(SEQUENCE)["at"], (at, wanted), ("the sequence ", ending))
+    at_held = converted_exactly(
+        rows, F.col(SEQUENCE)["at"], (at, wanted), ("the sequence ", ending)
+    )
     return F.struct(at_held.alias("at"), F.col(SEQUENCE)["tie"].alias("tie"))
 
 

@@ -67,7 +67,7 @@ DELETED = f"{PREFIX}deleted"
 EMPTIED = "deltaweave/emptied"
 """The application id whose version grows with each such event in a table of events."""
 
-_TIDIED_EVERY = 32  # batches with deletes
+TIDIED_EVERY = 32  # batches with deletes
 _OF_ALL = f"{PREFIX}of_all_keys"
 _REMEMBERED = f"{PREFIX}remembered"
 
@@ -125,7 +125,7 @@ class Tombstones:
             emptied[EMPTIED] = (self.kept_in.last_applied(EMPTIED) or 0) + 1
         rows = to_stored(newest, events.shape).withColumn(NOTED, noted_at(noted))
         written = self.kept_in.write(fitted(rows, self.kept_in), "append", applied=emptied)
-        if written.version is not None and written.version % _TIDIED_EVERY == 0:
+        if written.version is not None and written.version % TIDIED_EVERY == 0:
             self._tidy(long_ago)
         return noted
 

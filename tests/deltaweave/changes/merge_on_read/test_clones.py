@@ -378,7 +378,7 @@ def test_a_changeset_younger_than_a_clone_has_no_batch_of_its_source(
     with monkeypatch.context() as earlier:
         earlier.setattr(both_sides, "settle_watermark", lambda *_: None)
         earlier.setattr(both_sides, "merged_batch", lambda *_: 0)
-        earlier.setattr(changeset, "_first_of", lambda *_: 1)
+        earlier.setattr(changeset, "first_batch_of_newest_base", lambda *_: 1)
         assert pairs.append(table, upsert(1, 2, 11), insert(2, 2, 20)) == 1
     expected = {(1, 11, "a"), (2, 20, "a")}
     assert (table.pending().batches, pairs.read(table)) == (1, expected)

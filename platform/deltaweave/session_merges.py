@@ -272,6 +272,7 @@ def _counts(spark: SparkSession, result: MergeResult) -> DataFrame:
     if result.strategy == StrategyName.ALREADY_APPLIED.value:
         return rows_of_numbers(spark, [], list(_COUNTS))
     counts = [
-        sum(result.metrics[f"numTargetRows{of}"] for of in summed) for summed in _COUNTS.values()
+        sum(result.metrics[f"numTargetRows{kind}"] for kind in summed)
+        for summed in _COUNTS.values()
     ]
     return rows_of_numbers(spark, [counts], list(_COUNTS))

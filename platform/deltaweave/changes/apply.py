@@ -136,10 +136,10 @@ def apply_changes(  # noqa: PLR0913 - the public options
     with active(spark), own_session(spark) as own:
         if own is not spark:
             table, rows = Table(own, target), in_session(rows, own)
-        return _apply(table, rows, options, idempotency)
+        return _apply_batch(table, rows, options, idempotency)
 
 
-def _apply(
+def _apply_batch(
     table: Table, rows: DataFrame, options: ChangeOptions, idempotency: tuple[str, int] | None
 ) -> MergeResult:
     """Apply a batch of change events to a table; see `apply_changes`."""
@@ -230,10 +230,10 @@ def _to_current_rows(
     tombstones = Tombstones.of(table)
     newest = tombstones.settle()
     check_are_of(newest, whole)
-    terms = delivery.terms(newest)
+    terms = delivery.commit_terms(newest)
     noted = None if terms.is_applied else tombstones.remember(whole, late_by, delivery.noted)
-    line = terms.line(noted)
-    return apply_to_current_rows(table, whole, tombstones, terms.idempotency, line)
+    lease = terms.lease(noted)
+    return apply_to_current_rows(table, whole, tombstones, terms.idempotency, lease)
 
 
 def _history_columns(table: Table, shape: EventShape) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ _SAME_KEYS = (
     "event is merged, or older than late_by."
 )
 
-_EPOCH = "TIMESTAMP_NTZ '1970-01-01 00:00:00'"
+_EPOCH_NTZ = "TIMESTAMP_NTZ '1970-01-01 00:00:00'"
 _MICROSECOND = "INTERVAL '0.000001' SECOND"
 
 
@@ -117,15 +117,15 @@ def converted(value: Column, held: DataType, wanted: DataType) -> Column:
         one, other = held.elementType, wanted.elementType
         return F.transform(value, lambda item: converted(item, one, other))
     if isinstance(held, MapType) and isinstance(wanted, MapType):
-        of_keys, of_values = (held.keyType, wanted.keyType), (held.valueType, wanted.valueType)
+        key_types, value_types = (held.keyType, wanted.keyType), (held.valueType, wanted.valueType)
         entries = F.transform(
             F.map_entries(value),
             lambda entry: F.struct(
-                converted(entry["key"], *of_keys).alias("key"),
-                converted(entry["value"], *of_values),
+                converted(entry["key"], *key_types).alias("key"),
+                converted(entry["value"], *value_types),
             ),
         )
-        return F.map_from_entries(entries) if is_as(*of_keys) else once(entries, _map_of)
+        return F.map_from_entries(entries) if is_as(*key_types) else once(entries, _map_of)
     return value.cast(wanted) if widens(held, wanted) else value
 
 
@@ -167,8 +167,8 @@ def depends_on_zone(held: DataType, wanted: DataType) -> bool:
     if isinstance(held, ArrayType) and isinstance(wanted, ArrayType):
         return depends_on_zone(held.elementType, wanted.elementType)
     if isinstance(held, MapType) and isinstance(wanted, MapType):
-        of_keys = depends_on_zone(held.keyType, wanted.keyType)
-        return of_keys or depends_on_zone(held.valueType, wanted.valueType)
+        keys_depend = depends_on_zone(held.keyType, wanted.keyType)
+        return keys_depend or depends_on_zone(held.valueType, wanted.valueType)
     pairs = [(held, wanted), (wanted, held)]
     return any(isinstance(a, TimestampType) and isinstance(b, _OF_ZONES) for a, b in pairs)
 
@@ -210,8 +210,8 @@ def has_fields_of(data_type: DataType, other: DataType) -> bool:
     if isinstance(data_type, ArrayType) and isinstance(other, ArrayType):
         return has_fields_of(data_type.elementType, other.elementType)
     if isinstance(data_type, MapType) and isinstance(other, MapType):
-        of_keys = has_fields_of(data_type.keyType, other.keyType)
-        return of_keys and has_fields_of(data_type.valueType, other.valueType)
+        keys_have = has_fields_of(data_type.keyType, other.keyType)
+        return keys_have and has_fields_of(data_type.valueType, other.valueType)
     return True
 
 
@@ -338,7 +338,7 @@ def collectable(value: Column, data_type: DataType) -> Column:
     if isinstance(data_type, TimestampType):
         return F.unix_micros(value)
     if isinstance(data_type, TimestampNTZType):
-        return value - F.expr(_EPOCH)
+        return value - F.expr(_EPOCH_NTZ)
     return F.unix_date(value) if isinstance(data_type, DateType) else value
 
 
@@ -357,7 +357,7 @@ def as_constant(collected: Any, data_type: DataType) -> Column | None:
         return F.timestamp_micros(F.lit(collected))
     if isinstance(data_type, TimestampNTZType):
         micros = collected // timedelta(microseconds=1)
-        return F.expr(_EPOCH) + F.expr(_MICROSECOND) * F.lit(micros)
+        return F.expr(_EPOCH_NTZ) + F.expr(_MICROSECOND) * F.lit(micros)
     if isinstance(data_type, DateType):
         return F.date_from_unix_date(F.lit(collected))
     return F.lit(collected).cast(data_type)
@@ -376,14 +376,14 @@ def hashed(value: Column, data_type: DataType, name: str) -> list[Column]:
             parts += hashed(value[field.name], field.dataType, f"{name}.{quoted(field.name)}")
         return parts
     if isinstance(data_type, ArrayType):
-        of = data_type.elementType
-        return [is_there, F.transform(value, lambda item: F.xxhash64(*hashed(item, of, "")))]
+        item_type = data_type.elementType
+        return [is_there, F.transform(value, lambda item: F.xxhash64(*hashed(item, item_type, "")))]
     if isinstance(data_type, MapType):
-        of_key, of_value = data_type.keyType, data_type.valueType
+        key_type, value_type = data_type.keyType, data_type.valueType
         entries = F.transform(
             F.map_entries(value),
             lambda entry: F.xxhash64(
-                *hashed(entry["key"], of_key, "key"), *hashed(entry["value"], of_value, "value")
+                *hashed(entry["key"], key_type, "key"), *hashed(entry["value"], value_type, "value")
             ),
         )
         return [is_there, F.array_sort(entries)]  # the order of a map's entries does not matter

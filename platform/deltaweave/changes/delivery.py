@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from deltaweave import clauses
 from deltaweave.changes.events import WRONG, Events
-from deltaweave.changes.restores import OfOneLine, id_to_commit, line_of
+from deltaweave.changes.restores import LineageLease, id_to_commit, lineage_lease
 from deltaweave.changes.side_tables import encryption_of, fitted, noted_at_present
 from deltaweave.delta.commit import (
     TransactionId,
@@ -38,7 +38,7 @@ location of the table to which the event belongs; null in rows of earlier releas
 
 
 @dataclass(frozen=True)
-class Terms:
+class CommitTerms:
     """The terms on which merges apply a batch to a table.
 
     Attributes:
@@ -66,21 +66,21 @@ class Terms:
         held = None if own is None else newest.last_applied(own.application_id)
         return own is not None and held is not None and held >= own.version and not self.is_applied
 
-    def line(self, noted: int | None) -> OfOneLine:
+    def lease(self, noted: int | None) -> LineageLease:
         """Return the lease of the merge, whose commit names the batch and what was noted of it.
 
         Noted events that no commit names are ordered by time. So a commit names them even if it
         changes nothing, unless the table is as it was when they were noted: in `newest`.
         """
-        line = line_of(self.newest, noted)
+        lease = lineage_lease(self.newest, noted)
         if self.newest.version > self.began:
-            line = replace(line, are_committed_alone=True)
+            lease = replace(lease, are_committed_alone=True)
         if not self._passes_for_applied:
-            return line
+            return lease
         assert self.transaction_id is not None
         held = self.newest.last_applied(self.transaction_id.application_id)
         assert held is not None
-        return line.with_transaction_id(self.transaction_id, held)
+        return lease.with_transaction_id(self.transaction_id, held)
 
 
 @contextmanager
@@ -124,7 +124,7 @@ class EventBatch:
         """Start a delivery of this batch."""
         return cls(transaction_id, table.version())
 
-    def terms(self, newest: TableSnapshot) -> Terms:
+    def commit_terms(self, newest: TableSnapshot) -> CommitTerms:
         """Return what makes a merge apply the batch as a whole, or nothing of it.
 
         RESTORE takes the rows of a batch and leaves its id, by which it would count as applied.
@@ -132,7 +132,9 @@ class EventBatch:
         """
         own = self.transaction_id
         wanted = None if own is None else id_to_commit(newest, own)
-        return Terms(newest, self.began, wanted or own, is_applied=own is not None and not wanted)
+        return CommitTerms(
+            newest, self.began, wanted or own, is_applied=own is not None and not wanted
+        )
 
 
 def rescued_table(table: Table, rescued: str | bool) -> Table | None:

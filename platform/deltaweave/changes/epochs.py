@@ -69,11 +69,11 @@ def newest_changes(fields: Sequence[str], window: str = "") -> str:
     """Return the SQL for `_cdc_newest` over all events of a group, or of a window."""
     at = f"{SEQUENCE}.at"
     time = ", ".join(f"'{name}', {at}.{name}" for name in fields)
-    of_log, of_snapshot = (
+    newest_change, newest_snapshot_row = (
         f"max(CASE WHEN {condition} THEN named_struct({time}) END){window}"
         for condition in (f"NOT {at}.{IS_SNAPSHOT}", f"{at}.{IS_SNAPSHOT}")
     )
-    return f"named_struct('of_log', {of_log}, 'of_snapshot', {of_snapshot})"
+    return f"named_struct('of_log', {newest_change}, 'of_snapshot', {newest_snapshot_row})"
 
 
 def unless_of_other_log(
@@ -90,8 +90,8 @@ def unless_of_other_log(
     """
     if not fields:
         return value
-    of_kind = f"if({last}.at.{IS_SNAPSHOT}, {newest}.of_snapshot, {newest}.of_log)"
-    return _unless_later(value, fields, keys, of_kind, f"{last}.at")
+    newest_of_kind = f"if({last}.at.{IS_SNAPSHOT}, {newest}.of_snapshot, {newest}.of_log)"
+    return _unless_later(value, fields, keys, newest_of_kind, f"{last}.at")
 
 
 def unless_earlier_are_of_other_log(value: str, shape: EventShape, in_order: str) -> str:
@@ -135,7 +135,7 @@ def _unless_later(
     if SERVER_ID in fields:
         is_same = f"{time}.{SERVER_ID} = {at}.{SERVER_ID}"
         tolerance = f"if({is_same}, {_TOLERANCE_OF_A_SERVER}, {_TOLERANCE})"
-    named = ", ', ', ".join(f"{literal(f'{key}=')}, {of}" for key, of in keys.items())
+    named = ", ', ', ".join(f"{literal(f'{key}=')}, {key_sql}" for key, key_sql in keys.items())
     problem = (
         f"concat('the change of ', {named}, ' at ', {time}.{CHANGED_AT}, ' has a position before "
         f"that of the change at ', {at}.{CHANGED_AT}, ' (', CAST({at} AS STRING), ')', "
@@ -182,7 +182,7 @@ def as_held(at: Column, at_type: DataType, table: Table) -> Column:
     Raises:
         StatementError: The table's positions are of another kind.
     """
-    held = _held(table) if has_epochs(at_type) else None
+    held = _sequence_type_of(table) if has_epochs(at_type) else None
     if held is None or nullable(at_type) == nullable(held):
         return at
     assert isinstance(at_type, StructType)
@@ -204,7 +204,7 @@ def as_held(at: Column, at_type: DataType, table: Table) -> Column:
     return F.when(at[EPOCH] != 0, F.raise_error(problem)).otherwise(fields)
 
 
-def _held(table: Table) -> DataType | None:
+def _sequence_type_of(table: Table) -> DataType | None:
     """Return the type of a table's sequences, without the tie; None if it has none."""
     columns = table.snapshot().schema if table.exists() else StructType()
     types = {field.name: field.dataType for field in columns}

@@ -44,12 +44,12 @@ NO_COLUMN = "_cdc_no_column"
 WRONG = "_cdc_wrong"
 """Column of events: why an event is unusable, its message and itself; null if it is usable."""
 
-_SHOWN = 10
+_MOST_NAMED = 10
 
 ABSENT = "_cdc_absent"
 """Column of events: the columns that the event's message does not have (array of strings)."""
 
-_FIELD = "absent"
+_ABSENT_FIELD = "absent"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -375,16 +375,16 @@ def wrong_of(source: DataFrame, parts: Parts, *, keeps_events: bool) -> Column:
         named = F.concat(F.lit("the name of a missing column: "), F.array_join(unknown, ", "))
         reasons.append(F.when(F.size(unknown) > 0, named))
     none = F.lit(None).cast("string")
-    place, event = none, none
+    location, event = none, none
     if keeps_events:
         every = F.struct(*[column(name).alias(name) for name in source.columns])
         event = json_text(every, with_nulls=True)
     if parts.message is not None:
         message = column(parts.message)
         reasons.insert(0, message["problem"])
-        place, event = message["place"], message["event"]
+        location, event = message["place"], message["event"]
     reason = F.coalesce(*reasons)
-    wrong = F.struct(reason.alias("reason"), place.alias("message"), event.alias("event"))
+    wrong = F.struct(reason.alias("reason"), location.alias("message"), event.alias("event"))
     return F.when(reason.isNotNull(), wrong)
 
 
@@ -397,12 +397,12 @@ def refused(
     """
     # As text from Spark, because Python has no dates after the year 9999.
     texts = [column(key).cast("string") for key in keys]
-    samples = rows.select(F.col(WRONG), at.cast("string"), *texts).take(_SHOWN)
+    samples = rows.select(F.col(WRONG), at.cast("string"), *texts).take(_MOST_NAMED)
     found = []
-    for wrong, sequence, *of_key in samples:
-        named = ", ".join(f"{key}={value}" for key, value in zip(keys, of_key, strict=True))
-        place = f" ({wrong.message})" if wrong.message else ""
-        found.append(f"{named} at {sequence}{place} has {wrong.reason}")
+    for wrong, sequence, *key_values in samples:
+        named = ", ".join(f"{key}={value}" for key, value in zip(keys, key_values, strict=True))
+        location = f" ({wrong.message})" if wrong.message else ""
+        found.append(f"{named} at {sequence}{location} has {wrong.reason}")
     return SourceError(
         f"{count[0]} of {count[1]} events cannot be applied: {'; '.join(found)}.",
         table=table,
@@ -418,24 +418,28 @@ def absent_of(source: DataFrame, message: str | None) -> list[Column]:
     `message` names the column with the message, a struct that may have the field `absent`, or is
     None.
     """
-    of_type = None if message is None else source.schema[message].dataType
-    if message is None or not isinstance(of_type, StructType) or _FIELD not in of_type.names:
+    message_type = None if message is None else source.schema[message].dataType
+    if (
+        message is None
+        or not isinstance(message_type, StructType)
+        or _ABSENT_FIELD not in message_type.names
+    ):
         return []
-    return [column(message)[_FIELD].alias(ABSENT)]
+    return [column(message)[_ABSENT_FIELD].alias(ABSENT)]
 
 
 def warnings_of(rows: DataFrame, is_upsert: Column, table: str) -> tuple[str, ...]:
     """Return a warning that names the columns that no upsert's message has, and log it."""
     if ABSENT not in rows.columns:
         return ()
-    of_upserts = rows.where(is_upsert).select(ABSENT)
+    absent = rows.where(is_upsert).select(ABSENT)
     # Most batches have a message with all columns, which ends the first job.
-    if of_upserts.where(F.coalesce(F.size(ABSENT) <= 0, F.lit(True))).take(1):
+    if absent.where(F.coalesce(F.size(ABSENT) <= 0, F.lit(True))).take(1):
         return ()
-    count = F.lit(of_upserts.count())
-    names_of_events = of_upserts.select(F.explode(ABSENT).alias("name"))
-    of_column = grouped(names_of_events, ["name"], [F.count(F.lit(1)).alias("count")])
-    names = sorted(row["name"] for row in of_column.where(F.col("count") == count).collect())
+    count = F.lit(absent.count())
+    names_of_events = absent.select(F.explode(ABSENT).alias("name"))
+    counts = grouped(names_of_events, ["name"], [F.count(F.lit(1)).alias("count")])
+    names = sorted(row["name"] for row in counts.where(F.col("count") == count).collect())
     if not names:
         return ()
     warning = (

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 
 from deltaweave import clauses
 from deltaweave.changes.conversions import comparable_field, nullable
-from deltaweave.changes.delivery import EventBatch, Terms
+from deltaweave.changes.delivery import CommitTerms, EventBatch
 from deltaweave.changes.epochs import unless_earlier_are_of_other_log
 from deltaweave.changes.events import (
     DELETE,
@@ -68,7 +68,7 @@ _IN_TABLE = f"{PREFIX}in_table"
 _IS_BORDER = f"{PREFIX}is_border"
 _IS_KEPT = f"{PREFIX}is_kept"
 _BEGAN = f"{PREFIX}began"
-_REMOVED = f"{PREFIX}gone"
+_IS_REMOVED = f"{PREFIX}gone"
 _IS_UPSERT = f"({OPERATION} = '{UPSERT}')"
 
 
@@ -107,7 +107,7 @@ class Histories:
         while True:
             newest = self.remembered.settle()
             check_are_of(newest, self.events)
-            terms = delivery.terms(newest)
+            terms = delivery.commit_terms(newest)
             is_new = is_new and not terms.is_applied
             others = self.events.rows if is_new else self.events.rows.limit(0)
             read, beside, noted = newest.version, self.remembered.version(), delivery.noted
@@ -141,8 +141,8 @@ class Histories:
         """Read the versions of the batch's keys: keys, start, end, and the values as a struct."""
         rows = self.table.snapshot(version).read_whole()
         keys, values = self.events.shape.keys, values_of(rows, self.events.shape.columns)
-        of_keys = rows.join(self.events.key_rows, list(keys), "left_semi")
-        return of_keys.select(*map(column, keys), START, END, values.alias(EVENT_VALUES))
+        versions = rows.join(self.events.key_rows, list(keys), "left_semi")
+        return versions.select(*map(column, keys), START, END, values.alias(EVENT_VALUES))
 
     def _known(self, versions: DataFrame, beside: int, others: DataFrame) -> DataFrame:
         """Return all known events of the batch's keys, one for each key and sequence.
@@ -158,11 +158,11 @@ class Histories:
             `_cdc_is_kept` (boolean): whether it is remembered; `_cdc_began` (array): the starts of
             versions in the table with its sequence, at most one.
         """
-        of_table = versions.schema[EVENT_VALUES].dataType  # to compare versions and events
-        others = with_values_of(others, of_table).withColumn(_IS_KEPT, F.lit(False))
+        table_type = versions.schema[EVENT_VALUES].dataType  # to compare versions and events
+        others = with_values_of(others, table_type).withColumn(_IS_KEPT, F.lit(False))
         remembered = self.remembered.of_keys(self.events, beside)
         if remembered is not None:
-            kept = with_values_of(remembered, of_table).withColumn(_IS_KEPT, F.lit(True))
+            kept = with_values_of(remembered, table_type).withColumn(_IS_KEPT, F.lit(True))
             others = others.unionByName(kept)
         known = self._events_of_versions(versions)
         known = known.unionByName(others.withColumn(_IN_TABLE, F.lit(False)), True)
@@ -188,16 +188,16 @@ class Histories:
     def _as_one_event(self, known: DataFrame) -> DataFrame:
         """Merge the upserts of a key with the same sequence: each gets the values of all."""
         shape = self.events.shape
-        of_sequence = Window.partitionBy(*map(column, shape.keys), F.col(SEQUENCE)["at"])
+        same_sequence = Window.partitionBy(*map(column, shape.keys), F.col(SEQUENCE)["at"])
         is_event = (F.col(OPERATION) == UPSERT) & ~F.col(_IN_TABLE)
         by_column = {}
         for c in shape.columns:
             tie = F.when(is_event & mentions(c, shape), F.col(SEQUENCE)["tie"])
             value = F.struct(F.col(EVENT_VALUES)[c].alias("value"))
-            by_column[c] = F.when(is_event, F.max_by(value, tie).over(of_sequence))
-        values = F.struct(*[of["value"].alias(c) for c, of in by_column.items()])
+            by_column[c] = F.when(is_event, F.max_by(value, tie).over(same_sequence))
+        values = F.struct(*[winner["value"].alias(c) for c, winner in by_column.items()])
         together = {EVENT_VALUES: F.when(is_event, values).otherwise(F.col(EVENT_VALUES))}
-        names = [F.when(of.isNotNull(), F.lit(c)) for c, of in by_column.items()]
+        names = [F.when(winner.isNotNull(), F.lit(c)) for c, winner in by_column.items()]
         named = F.array_compact(F.array(*names).cast("array<string>"))
         together[PRESENT] = F.when(is_event, named).otherwise(F.col(PRESENT))
         return known.withColumns(together)
@@ -292,12 +292,12 @@ class Histories:
         starts = known.selectExpr(*keys, f"explode({_BEGAN}) AS {START}", begins)
         return starts.where(f"_cdc_begins IS NULL OR _cdc_begins != {START}").drop("_cdc_begins")
 
-    def merge_changes(self, known: DataFrame, terms: Terms, noted: int) -> MergeResult:
+    def merge_changes(self, known: DataFrame, terms: CommitTerms, noted: int) -> MergeResult:
         """Merge the versions that the known events make into the table."""
-        shape, line = self.events.shape, terms.line(noted)
+        shape, lease = self.events.shape, terms.lease(noted)
         versions = [*shape.keys, START]
-        after = self._histories(known).withColumn(_REMOVED, F.lit(False))
-        removed = self._removed(known).withColumn(_REMOVED, F.lit(True))
+        after = self._histories(known).withColumn(_IS_REMOVED, F.lit(False))
+        removed = self._removed(known).withColumn(_IS_REMOVED, F.lit(True))
         source = after.unionByName(removed, allowMissingColumns=True)
         same = [f"t.{quoted(name)} = s.{quoted(name)}" for name in versions]
         values: dict[str, str | Column] = {
@@ -306,12 +306,14 @@ class Histories:
         values[END] = column("s", END)
         keys: dict[str, str | Column] = {quoted(name): column("s", name) for name in versions}
         merge = self.table.merge(source, on=" AND ".join(same), idempotency=terms.idempotency).add(
-            clauses.when_matched_delete(condition=column("s", _REMOVED)),
+            clauses.when_matched_delete(condition=column("s", _IS_REMOVED)),
             clauses.when_matched_update(values),
-            clauses.when_not_matched_insert({**keys, **values}, condition=~column("s", _REMOVED)),
+            clauses.when_not_matched_insert(
+                {**keys, **values}, condition=~column("s", _IS_REMOVED)
+            ),
         )
-        result = merge.execute(skip_unchanged_updates=True, computed_from=line.since, lease=line)
-        return line.checked(result, self.table)
+        result = merge.execute(skip_unchanged_updates=True, computed_from=lease.since, lease=lease)
+        return lease.checked(result, self.table)
 
 
 def history_columns(events: Events) -> list[StructField]:

@@ -33,7 +33,7 @@ from deltaweave.delta.statement import OF_LIMITED_LENGTH
 
 _SEQUENCE = "_cdc_sequence"
 _MADE_WITH_MAPPING = "col-"
-_GENERATED, _NUMBERED = "delta.generationExpression", "delta.identity.start"
+_GENERATION, _NUMBERED = "delta.generationExpression", "delta.identity.start"
 _DEFAULT = "CURRENT_DEFAULT"
 _FIRST_COLUMNS = "deltaweave.firstColumns"
 
@@ -97,15 +97,15 @@ class TableColumns:
         lower = {name.lower() for name in names}
         return replace(self, fields={n: f for n, f in self.fields.items() if n in lower})
 
-    def name(self, of: str) -> str:
+    def name(self, column_name: str) -> str:
         """Return the name of a column in the side tables."""
-        field = self.stored.get(of.lower())
-        return of if field is None else field.name
+        field = self.stored.get(column_name.lower())
+        return column_name if field is None else field.name
 
-    def names(self, of: str) -> list[str]:
+    def names(self, column_name: str) -> list[str]:
         """Return all names by which side tables may hold a column."""
-        field = self.fields.get(of.lower())
-        return [of] if field is None else names_of(field)
+        field = self.fields.get(column_name.lower())
+        return [column_name] if field is None else names_of(field)
 
     def lacking(self, known: Sequence[str]) -> list[StructField]:
         """Return the columns of other names, which the table does not compute itself."""
@@ -116,12 +116,12 @@ class TableColumns:
             if lower not in spelled and not is_computed(field)
         ]
 
-    def widest(self, of_event: StructField) -> StructField:
+    def widest(self, event_column: StructField) -> StructField:
         """Return a column of events in the table's type, if that has all fields of the events."""
-        field = self.fields.get(of_event.name.lower())
-        fits = field is not None and has_fields_of(field.dataType, of_event.dataType)
-        data_type = field.dataType if field is not None and fits else of_event.dataType
-        return StructField(of_event.name, plain(data_type))
+        field = self.fields.get(event_column.name.lower())
+        fits = field is not None and has_fields_of(field.dataType, event_column.dataType)
+        data_type = field.dataType if field is not None and fits else event_column.dataType
+        return StructField(event_column.name, plain(data_type))
 
     def is_limited(self, name: str) -> bool:
         """Return whether a column is of CHAR or VARCHAR, or has a part of CHAR."""
@@ -169,12 +169,14 @@ def first_columns(names: Sequence[str]) -> dict[str, str]:
 
 def is_computed(field: StructField) -> bool:
     """Return whether the table computes the column's values itself."""
-    return not {_GENERATED, _NUMBERED}.isdisjoint(field.metadata or {})
+    return not {_GENERATION, _NUMBERED}.isdisjoint(field.metadata or {})
 
 
 def generated(fields: Iterable[StructField]) -> dict[str, str]:
     """Return the SQL of columns that are generated from others, by name."""
-    return {f.name: str(f.metadata[_GENERATED]) for f in fields if _GENERATED in (f.metadata or {})}
+    return {
+        f.name: str(f.metadata[_GENERATION]) for f in fields if _GENERATION in (f.metadata or {})
+    }
 
 
 def numbered(fields: Iterable[StructField]) -> list[str]:
@@ -191,25 +193,29 @@ def _found_by(field: StructField, *, by_name: bool) -> StructField:
     """Return a column found by its name in files or, for earlier releases, by its own name."""
     names = [physical_name(field), *([field.name] if by_name else [])]
     metadata = {**(field.metadata or {}), FROM: names}
-    data_type = _of_fields(field.dataType, lambda each: _found_by(each, by_name=by_name))
+    data_type = _with_changed_fields(field.dataType, lambda each: _found_by(each, by_name=by_name))
     return StructField(field.name, data_type, metadata=metadata)
 
 
 def _stored(field: StructField) -> StructField:
     """Return a column named as in files, that is found by its name."""
-    data_type = _of_fields(field.dataType, _stored)
+    data_type = _with_changed_fields(field.dataType, _stored)
     return StructField(physical_name(field), data_type, metadata={FROM: [field.name]})
 
 
-def _of_fields(data_type: DataType, change: Callable[[StructField], StructField]) -> DataType:
+def _with_changed_fields(
+    data_type: DataType, change: Callable[[StructField], StructField]
+) -> DataType:
     """Apply a change to each field of a type."""
     if isinstance(data_type, StructType):
         return StructType([change(field) for field in data_type])
     if isinstance(data_type, ArrayType):
-        return ArrayType(_of_fields(data_type.elementType, change))
+        return ArrayType(_with_changed_fields(data_type.elementType, change))
     if isinstance(data_type, MapType):
-        of_key, of_value = data_type.keyType, data_type.valueType
-        return MapType(_of_fields(of_key, change), _of_fields(of_value, change))
+        key_type, value_type = data_type.keyType, data_type.valueType
+        return MapType(
+            _with_changed_fields(key_type, change), _with_changed_fields(value_type, change)
+        )
     return data_type
 
 
@@ -258,8 +264,8 @@ def _with_plain_texts(data_type: DataType) -> DataType:
     if isinstance(data_type, ArrayType):
         return ArrayType(_with_plain_texts(data_type.elementType), data_type.containsNull)
     if isinstance(data_type, MapType):
-        of_key, of_value = data_type.keyType, data_type.valueType
-        parts = _with_plain_texts(of_key), _with_plain_texts(of_value)
+        key_type, value_type = data_type.keyType, data_type.valueType
+        parts = _with_plain_texts(key_type), _with_plain_texts(value_type)
         return MapType(*parts, data_type.valueContainsNull)
     return data_type
 
@@ -298,10 +304,12 @@ def with_padded_parts(value: Column, held: DataType, table: DataType, limits: Da
         return F.transform(value, lambda item: with_padded_parts(item, *types))
     if isinstance(held, MapType) and isinstance(table, MapType):
         assert isinstance(limits, MapType)
-        of_keys = held.keyType, table.keyType, limits.keyType
-        of_values = held.valueType, table.valueType, limits.valueType
-        keys = F.transform(F.map_keys(value), lambda key: with_padded_parts(key, *of_keys))
-        values = F.transform(F.map_values(value), lambda of: with_padded_parts(of, *of_values))
+        key_types = held.keyType, table.keyType, limits.keyType
+        value_types = held.valueType, table.valueType, limits.valueType
+        keys = F.transform(F.map_keys(value), lambda key: with_padded_parts(key, *key_types))
+        values = F.transform(
+            F.map_values(value), lambda item: with_padded_parts(item, *value_types)
+        )
         return F.map_from_arrays(keys, values)
     if isinstance(held, StructType) and isinstance(table, StructType):
         assert isinstance(limits, StructType)
@@ -318,8 +326,8 @@ def _with_padded_fields(
     for field in held:
         part, lower = value[field.name], field.name.lower()
         if lower in limits_of_fields:
-            of_part = types[lower].dataType, limits_of_fields[lower]
-            part = with_padded_parts(part, field.dataType, *of_part)
+            part_types = types[lower].dataType, limits_of_fields[lower]
+            part = with_padded_parts(part, field.dataType, *part_types)
         fields.append(part.alias(field.name))
     return F.when(value.isNotNull(), F.struct(*fields))
 

@@ -370,8 +370,8 @@ def history(
         from deltaweave import Table
 
         with working("Reading the log", conf, catalog, verbose=verbose) as spark:
-            of_merges = Table(spark, table).history().where("operation = 'MERGE'")
-            merges = of_merges.limit(limit).collect()
+            history_of_merges = Table(spark, table).history().where("operation = 'MERGE'")
+            merges = history_of_merges.limit(limit).collect()
     if plot is not None:
         plot_merges([_as_json(merge) for merge in merges], table, plot)
     if json:

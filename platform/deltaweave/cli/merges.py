@@ -334,8 +334,8 @@ def malformed_column(
     rows = reader.schema(StructType([*declared]).add(_RECORD, StringType())).load(source)
     texts = ", ".join(f"{quoted(field.name)} STRING" for field in declared)
     parse = F.from_csv if format == "csv" else F.from_json
-    of_texts = parse(F.col(_RECORD), texts, {**options, "mode": "PERMISSIVE"})
-    row = rows.where(F.col(_RECORD).isNotNull()).withColumn(_TEXTS, of_texts).first()
+    record_texts = parse(F.col(_RECORD), texts, {**options, "mode": "PERMISSIVE"})
+    row = rows.where(F.col(_RECORD).isNotNull()).withColumn(_TEXTS, record_texts).first()
     if row is None or row[_TEXTS] is None:
         return None
     for field in declared:

@@ -35,7 +35,7 @@ from deltaweave.errors import StatementError
 from deltaweave.identifiers import column
 
 _OP, _POSITION, _MESSAGE = "_cdc_op", "_cdc_position", "_cdc_message"
-_UNREAD = "unread"
+_UNREAD_OP = "unread"
 
 FROM_DEBEZIUM: Mapping[str, Any] = MappingProxyType(
     {
@@ -165,10 +165,10 @@ def debezium_changes(  # noqa: PLR0913 - the public options
         rows = rows_of_structs(messages, wanted, placeholder, units)
     else:
         rows = rows_of_json(messages, wanted, placeholder, units)
-    unread = F.coalesce(rows.unread, without_position(connector, messages.place))
+    unread = F.coalesce(rows.unread, without_position(connector, messages.location))
     rows = replace(rows, unread=unread)
     source = rows.frame.schema[SOURCE].dataType
-    place = position(
+    event_position = position(
         connector,
         source if isinstance(source, StructType) else None,
         epoch if isinstance(epoch, Column) else F.lit(epoch),
@@ -182,8 +182,8 @@ def debezium_changes(  # noqa: PLR0913 - the public options
     problem = rows.problem if rescues else F.lit(None).cast("string")
     if rescues:
         # Without a position, nothing that overlooks the problem takes the row for a change.
-        place = F.when(problem.isNull(), place)
-        kind = F.when(rows.unread.isNull(), F.col(OPERATION)).otherwise(F.lit(_UNREAD))
+        event_position = F.when(problem.isNull(), event_position)
+        kind = F.when(rows.unread.isNull(), F.col(OPERATION)).otherwise(F.lit(_UNREAD_OP))
     else:
         kind = or_error(F.col(OPERATION), rows.unread)
     return rows.frame.where(is_change).select(
@@ -192,7 +192,7 @@ def debezium_changes(  # noqa: PLR0913 - the public options
             for name, read in rows.columns.items()
         ],
         kind.alias(_OP),
-        place.alias(_POSITION),
+        event_position.alias(_POSITION),
         F.when(~is_whole & (F.col(OPERATION) != "t"), present).alias(PRESENT),
         _message(messages, problem, rows.absent).alias(_MESSAGE),
     )
@@ -201,7 +201,7 @@ def debezium_changes(  # noqa: PLR0913 - the public options
 def _message(messages: Messages, problem: Column, absent: Column | None) -> Column:
     """Build the struct of where a message is, its problem, its text, and the columns it lacks."""
     return F.struct(
-        messages.place.alias("place"),
+        messages.location.alias("place"),
         problem.alias("problem"),
         messages.text.alias("event"),
         (F.lit(None) if absent is None else absent).cast("array<string>").alias("absent"),
@@ -274,16 +274,16 @@ def position(
         if (connector, field) == ("mysql", "file"):
             at = _sortable_name(at)
         before_all = F.lit(_BEFORE_ALL[data_type]).cast(data_type)
-        of_row = (
+        at_snapshot = (
             F.coalesce(at, before_all) if connector in _SNAPSHOTS_HAVE_POSITIONS else before_all
         )
         if (connector, field) == _NUMBERED_AGAIN and offset is not None:
             at = F.when(at.isNotNull(), _AFTER_ALL_ROWS)
-        fields.append(F.when(is_snapshot, of_row).otherwise(at).alias(field))
+        fields.append(F.when(is_snapshot, at_snapshot).otherwise(at).alias(field))
     if offset is not None:
         fields.append(offset.cast("bigint").alias("offset"))
     fields += [
-        _time(source).alias(CHANGED_AT),
+        _changed_at(source).alias(CHANGED_AT),
         F.coalesce(is_snapshot, F.lit(False)).alias(IS_SNAPSHOT),
     ]
     if connector == "mysql":
@@ -300,15 +300,15 @@ def _is_of_snapshot(source: StructType | None) -> Column:
     return (F.col(OPERATION) == "r") | F.coalesce(is_insert, F.lit(False))
 
 
-def without_position(connector: Connector, place: Column) -> Column:
+def without_position(connector: Connector, location: Column) -> Column:
     """Return what is wrong with a message that its log does not order (string), or null."""
     if connector != "mysql":
         return F.lit(None).cast("string")
-    problem = F.concat(F.lit("the message at "), place, F.lit(_NO_POSITION))
+    problem = F.concat(F.lit("the message at "), location, F.lit(_NO_POSITION))
     return F.when(F.col(SOURCE)["file"].endswith(_FILES_IN_INNODB), problem)
 
 
-def _time(source: StructType | None) -> Column:
+def _changed_at(source: StructType | None) -> Column:
     """Return when a change was committed, or a snapshot read its row; 1970 if unknown.
 
     Connectors before Debezium 2.6 have milliseconds alone.

@@ -240,9 +240,9 @@ class Changeset:
             rows = rows.drop(*self.shape.keys, EVENT_VALUES)
         stored = stored_schema(rows, self.shape)
         fields = [StructField(each.name, nullable(each.dataType)) for each in stored]
-        of_batch = [StructField(INGESTED, TimestampType()), StructField(BATCH, LongType())]
+        batch_fields = [StructField(INGESTED, TimestampType()), StructField(BATCH, LongType())]
         # First, because ages are read from bounds, which Delta keeps of the first 32 columns.
-        schema = StructType([*of_batch, *fields])
+        schema = StructType([*batch_fields, *fields])
         needed = {**needed_properties(schema), **(properties or {})}
         self.table.create_if_missing(schema, [BATCH], needed)
 

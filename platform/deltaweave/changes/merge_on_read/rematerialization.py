@@ -23,7 +23,7 @@ from deltaweave.changes.merge_on_read.watermark import (
     retire_earlier_watermark,
     watermark_id,
 )
-from deltaweave.changes.restores import OfOneLine, line_of
+from deltaweave.changes.restores import LineageLease, lineage_lease
 from deltaweave.changes.side_tables import Tombstones, noted_at_present
 from deltaweave.delta.commit import TransactionId, without_session_transaction_id
 from deltaweave.delta.log import TableSnapshot
@@ -100,8 +100,8 @@ def touched_partitions(base: Table, view: MergedView) -> str:
     rows = view.rows("left_join_anti_join")
     after = rows.join(changed, keys, "left_semi").select(*map(quoted, columns))
     touched = before.unionByName(after).distinct()
-    of_each = [_equals(name, touched.schema[name].dataType) for name in columns]
-    conditions = touched.select(F.concat_ws(" AND ", *of_each).alias("condition"))
+    equalities = [_equals(name, touched.schema[name].dataType) for name in columns]
+    conditions = touched.select(F.concat_ws(" AND ", *equalities).alias("condition"))
     # At most as many rows as partitions, which the log lists anyway.
     return " OR ".join(f"({row.condition})" for row in conditions.collect()) or "false"
 
@@ -179,15 +179,15 @@ def _merge_events(
     tombstones: Tombstones,
     read: TableSnapshot,
     until: int,
-    line: OfOneLine,
+    lease: LineageLease,
 ) -> int | None:
     """Merge events into the base; None if another run brought them in meanwhile."""
     applied = TransactionId(watermark_id(read.id), until)
     restored = restored_watermark(read, until)
     if restored is None:
-        return apply_to_current_rows(base, events, tombstones, applied, line).version
-    line = line.with_transaction_id(applied, restored)
-    return apply_to_current_rows(base, events, tombstones, None, line).version
+        return apply_to_current_rows(base, events, tombstones, applied, lease).version
+    lease = lease.with_transaction_id(applied, restored)
+    return apply_to_current_rows(base, events, tombstones, None, lease).version
 
 
 @without_session_transaction_id()
@@ -210,18 +210,20 @@ def rematerialized(sides: Sides, strategy: RematerializationStrategy) -> Remater
     tombstones = Tombstones.of(base)
     tombstones.settle()
     keep_for = sides.options.late_by + sides.options.keep_merged_for  # for views by name
-    line = line_of(snapshot, tombstones.remember(events, keep_for, noted_at_present()))
+    lease = lineage_lease(snapshot, tombstones.remember(events, keep_for, noted_at_present()))
     if chosen == "merge":
-        written = _merge_events(base, events, tombstones, snapshot, until, line)
+        written = _merge_events(base, events, tombstones, snapshot, until, lease)
     else:
         known = tombstones.version()
         whole, deletes = snapshot.read_whole(), KnownDeletes(tombstones, known)
         view = sides.view(snapshot, whole, batches, events, deletes, asks_order=True)
-        written = rewrite_base(sides, view, snapshot, until, chosen, line.marks)
+        written = rewrite_base(sides, view, snapshot, until, chosen, lease.marks)
         if written is not None and tombstones.version() != known:
             # Other runs remembered deletes meanwhile. This commit may have just written rows of
             # these keys that the base did not hold before.
-            apply_to_current_rows(base, events, tombstones, None, line_of(base.snapshot(written)))
+            apply_to_current_rows(
+                base, events, tombstones, None, lineage_lease(base.snapshot(written))
+            )
     if written is None:
         return None
     retire_earlier_watermark(base)

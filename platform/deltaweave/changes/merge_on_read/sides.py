@@ -115,14 +115,14 @@ class Sides:
         keys = self.options.spelled_as(schema.names).keys
         # Beside whole events there may be some that leave columns out, as their batches say.
         is_partial = COLUMN_SEQUENCES in schema.names and not self.options.ignore_null_updates
-        of_user = [name for name in schema.names if not name.startswith(PREFIX)]
+        user_columns = [name for name in schema.names if not name.startswith(PREFIX)]
         shape = EventShape(
             keys=tuple(keys),
             sequence_by=F.col(SEQUENCE),
             deletes=None,
             truncates=None,
             columns=tuple(
-                name for name in of_user if name not in keys and not is_computed(schema[name])
+                name for name in user_columns if name not in keys and not is_computed(schema[name])
             ),
             present=self.options.present_columns or (PRESENT if is_partial else None),
             ignore_nulls=self.options.ignore_null_updates,
@@ -131,7 +131,9 @@ class Sides:
             ),
             table=self.columns(base),
         )
-        self._check_has(keys, of_user, f"Give keys= from its columns: {', '.join(of_user)}.")
+        self._check_has(
+            keys, user_columns, f"Give keys= from its columns: {', '.join(user_columns)}."
+        )
         self._check_has(
             OWN_COLUMNS if shape.is_partial else OWN_COLUMNS[:1],
             schema.names,

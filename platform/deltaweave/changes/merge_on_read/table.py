@@ -145,8 +145,8 @@ class MergeOnReadTable:
 
     def _append(self, source: DataFrame, applied: TransactionId | None) -> int | None:
         shape = self._options.shape(self.base, source)
-        of, rescued = self.changes.path_or_name, self._options.rescued
-        events = read_events(source, shape, table=of, rescues=self._rescues)
+        name, rescued = self.changes.path_or_name, self._options.rescued
+        events = read_events(source, shape, table=name, rescues=self._rescues)
         self.warnings = tuple(dict.fromkeys((*self.warnings, *events.warnings)))
         try:
             if events.unusable is not None and self.base.exists():
@@ -186,8 +186,8 @@ class MergeOnReadTable:
 
         def append(batch: DataFrame, number: int) -> None:
             # Not from the query that start() returns, because the first batch may run before that.
-            [of_checkpoint] = [q.id for q in stream.sparkSession.streams.active if q.name == name]
-            self.append(batch, applied=(f"deltaweave/stream/{of_checkpoint}", number))
+            [checkpoint_id] = [q.id for q in stream.sparkSession.streams.active if q.name == name]
+            self.append(batch, applied=(f"deltaweave/stream/{checkpoint_id}", number))
 
         writer = stream.writeStream.queryName(name).option("checkpointLocation", checkpoint)
         runs = writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)

@@ -103,7 +103,7 @@ def settle_watermark(
     merged = _merged_beside(newest, changes)
     batch = merged.batch
     if merged.restored_at_ms is not None and changes.exists():
-        batches = _after(Changeset(changes, shape_of(newest)), newest)
+        batches = _batches_after_watermark(Changeset(changes, shape_of(newest)), newest)
         if batches.purged > batches.after:
             return
         batch = batches.after
@@ -173,7 +173,7 @@ def _merged_beside(base: TableSnapshot, changes: Table) -> _Merged:
     return _merged_in_source(base, changes.snapshot() if changes.exists() else None, merged)
 
 
-def _after(changeset: Changeset, base: TableSnapshot) -> Batches:
+def _batches_after_watermark(changeset: Changeset, base: TableSnapshot) -> Batches:
     """Return the batches that a version of a base lacks.
 
     Batches are purged once it is known that the base has them. So if the log of the base no
@@ -277,7 +277,7 @@ def at_one_moment(
         # changes nothing.
         snapshot = base.snapshot()
         changeset = Changeset(changes, shape_of(snapshot))
-        batches = _after(changeset, snapshot)
+        batches = _batches_after_watermark(changeset, snapshot)
         if batches.purged <= batches.after:
             _check_have_columns(base, snapshot, changeset, batches)
             return Moment(snapshot, changeset, batches)
@@ -337,7 +337,8 @@ def _may_lack_keys(changeset: Changeset, batches: Batches) -> bool:
         return False
     names = [[held[n].name for n in shape.stored_names(key) if n in held] for key in shape.keys]
     return not all(
-        len(of) == 1 and are_without_nulls(batches.table, batches.files, of) for of in names
+        len(held_names) == 1 and are_without_nulls(batches.table, batches.files, held_names)
+        for held_names in names
     )
 
 
@@ -360,7 +361,7 @@ def check_keys_are_as_pending(
         return
     snapshot = base.snapshot()
     changeset = Changeset(changes, shape_of(snapshot))
-    batches = _after(changeset, snapshot)
+    batches = _batches_after_watermark(changeset, snapshot)
     is_of_this = batches.first_of(snapshot.id) is not None
     if is_of_this or not batches.are_of_another_base(snapshot.id):
         _check_have_columns(base, snapshot, changeset, batches)
@@ -428,7 +429,7 @@ def are_newer(changes: Batches, base: TableSnapshot, sequence: StructType) -> bo
     beyond the first 32 columns, or of a type without bounds.
     """
     files = base.file_list()
-    for path, data_type in _parts([SEQUENCE], sequence):
+    for path, data_type in _sequence_parts([SEQUENCE], sequence):
         # NaN is above all other numbers and is not in bounds.
         if not are_bounded(data_type) or isinstance(data_type, FloatType | DoubleType):
             return False
@@ -436,7 +437,10 @@ def are_newer(changes: Batches, base: TableSnapshot, sequence: StructType) -> bo
             return True
         [held] = bounds(base, files, [(path, data_type)])
         [pending] = bounds(changes.table, changes.files, [(path, data_type)])
-        highs, lows = _known(held.highs, held.are_null), _known(pending.lows, pending.are_null)
+        highs, lows = (
+            _known_bounds(held.highs, held.are_null),
+            _known_bounds(pending.lows, pending.are_null),
+        )
         if highs is None or lows is None:
             return False
         if not highs or not lows or bool(max(highs) < min(lows)):
@@ -446,16 +450,16 @@ def are_newer(changes: Batches, base: TableSnapshot, sequence: StructType) -> bo
     return False
 
 
-def _parts(path: list[str], data_type: DataType) -> Iterator[tuple[list[str], DataType]]:
+def _sequence_parts(path: list[str], data_type: DataType) -> Iterator[tuple[list[str], DataType]]:
     """Yield the parts of a sequence, in their order."""
     if not isinstance(data_type, StructType):
         yield path, data_type
         return
     for field in data_type:
-        yield from _parts([*path, field.name], field.dataType)
+        yield from _sequence_parts([*path, field.name], field.dataType)
 
 
-def _known(ends: list[Any], are_null: list[bool]) -> list[Any] | None:
+def _known_bounds(ends: list[Any], are_null: list[bool]) -> list[Any] | None:
     """Return the bounds of the files that hold values; None if one of them has no bounds."""
     ends = [end for end, is_null in zip(ends, are_null, strict=True) if not is_null]
     return None if None in ends else ends

@@ -161,7 +161,7 @@ def applied_in_line(
     return found
 
 
-def was_left(log: Log, version: int, batch: int, application_ids: Sequence[str]) -> bool:
+def was_undone(log: Log, version: int, batch: int, application_ids: Sequence[str]) -> bool:
     """Return whether commits that are not in the line of a version name a batch, and none in it.
 
     The newest commit that names it decides, as far as the log has them: one of the line, or one
@@ -190,8 +190,8 @@ def was_left(log: Log, version: int, batch: int, application_ids: Sequence[str])
             there |= kept.there - left
             looked, below = kept.looked, kept.below
             continue
-        if (of_line := named(commit)) and _went_on_from_what_it_read(log, commit):
-            there |= of_line - left
+        if (named_here := named(commit)) and _went_on_from_what_it_read(log, commit):
+            there |= named_here - left
         before = None if begins_history(commit) else version_before(log, commit)
         below = -1 if before is None else before
         undone = range(below + 1, commit.version)

@@ -26,7 +26,7 @@ from deltaweave.changes.restores.commit_lines import (
     keep,
     line_of_commits,
     version_before,
-    was_left,
+    was_undone,
 )
 from deltaweave.delta.commit import Lease, TransactionId
 from deltaweave.delta.log import Commit, FileChanges, TableSnapshot, commit_of, file_changes_of
@@ -58,7 +58,7 @@ _BY_PATH = re.compile(r"delta\.`(.*)`", re.DOTALL)
 
 _ADDED_COLUMNS = "ADD COLUMNS"
 
-_NONE = "deltaweave/none"  # an application id that no commit has
+_UNUSED_ID = "deltaweave/none"  # an application id that no commit has
 
 _KEPT_LOGS = 8
 known_logs: dict[tuple[str, str], Mapping[int, Commit]] = {}
@@ -210,7 +210,7 @@ def id_to_commit(snapshot: TableSnapshot, given: TransactionId) -> TransactionId
     again, log = TransactionId(f"{AGAIN}/{application_id}", version), LogOf(snapshot)
     if found == version:
         return None
-    is_left = was_left(log, snapshot.version, version, (application_id, again[0]))
+    is_left = was_undone(log, snapshot.version, version, (application_id, again[0]))
     return again if is_left else None
 
 
@@ -244,7 +244,7 @@ def source_of(newest: TableSnapshot, clone: Commit) -> ClonedSource:
         DeltaweaveError: The source or its version does not exist, or another table took its path.
     """
     name, version = clone.parameters["source"], int(clone.parameters["sourceVersion"])
-    source = _named(newest.spark, name)
+    source = _opened_source(newest.spark, name)
     cloned = source.snapshot(version)
     if _was_rebuilt(cloned, clone):
         raise SourceError(
@@ -268,7 +268,7 @@ def _was_rebuilt(source: TableSnapshot, clone: Commit) -> bool:
     return made_ms - clone.at_ms > _CLOCKS_DIFFER_MS
 
 
-def _named(spark: SparkSession, name: str) -> Table:
+def _opened_source(spark: SparkSession, name: str) -> Table:
     """Open a table that the commit of a clone names, without quotes.
 
     Raises:
@@ -294,7 +294,7 @@ def last_look(newest: TableSnapshot) -> int:
     return (newest.listed_ids or {}).get(LOOKED_AT, -1)
 
 
-def has_left(newest: TableSnapshot, since: int, since_ms: int = 0) -> bool:
+def was_restored_or_replaced(newest: TableSnapshot, since: int, since_ms: int = 0) -> bool:
     """Return whether a table has left the line of commits on which it was at a version.
 
     Args:
@@ -314,7 +314,7 @@ def has_left(newest: TableSnapshot, since: int, since_ms: int = 0) -> bool:
 
 
 @dataclass(frozen=True)
-class OfOneLine(Lease):
+class LineageLease(Lease):
     """A lease that holds as long as the table has not left its line of commits.
 
     Attributes:
@@ -355,11 +355,11 @@ class OfOneLine(Lease):
             CommitConflictError: A RESTORE came before the commit.
         """
         if result.version is not None:
-            held = self.of_further_merges.held
-            self.of_further_merges.check(held, table=table.path_or_name, version=result.version)
+            held = self.for_later_merges.held
+            self.for_later_merges.check(held, table=table.path_or_name, version=result.version)
         return result
 
-    def with_transaction_id(self, transaction_id: TransactionId, held: int) -> OfOneLine:
+    def with_transaction_id(self, transaction_id: TransactionId, held: int) -> LineageLease:
         """Extend this lease for a merge that commits an id which would pass for applied.
 
         `held` is the version that the table holds of the id, of a commit that was undone.
@@ -371,17 +371,17 @@ class OfOneLine(Lease):
         )
 
     @property
-    def of_further_merges(self) -> OfOneLine:
+    def for_later_merges(self) -> LineageLease:
         """The lease of merges after the first one, which apply deletes alone, of whole rows."""
         of_deletes = frozenset({RESTORED})
-        return replace(self, application_id=_NONE, held=-1, marks={}, left_by=of_deletes)
+        return replace(self, application_id=_UNUSED_ID, held=-1, marks={}, left_by=of_deletes)
 
 
-def line_of(newest: TableSnapshot, noted: int | None = None) -> OfOneLine:
+def lineage_lease(newest: TableSnapshot, noted: int | None = None) -> LineageLease:
     """Return the lease of a table's line, whose commit names what was noted for it."""
     marks = {} if noted is None else {REMEMBERED: noted}
     if newest.version - last_look(newest) >= NOTED_EVERY:
         marks[LOOKED_AT] = newest.version
-    return OfOneLine(
-        _NONE, -1, marks, are_committed_alone=False, since=newest.version, newest=newest
+    return LineageLease(
+        _UNUSED_ID, -1, marks, are_committed_alone=False, since=newest.version, newest=newest
     )

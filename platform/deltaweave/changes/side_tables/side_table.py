@@ -42,11 +42,11 @@ from deltaweave.changes.restores import (
     NOTED_EVERY,
     Lineage,
     cloned_by,
-    has_left,
     keep,
     last_look,
     noted_by_clone,
     source_of,
+    was_restored_or_replaced,
 )
 from deltaweave.delta.commit import alone_on_local_disk
 from deltaweave.delta.files import encryption_properties
@@ -69,8 +69,8 @@ NOTED = f"{PREFIX}noted_at"
 TOMBSTONES, EVENTS = "_deltaweave_tombstones", "_deltaweave_events"
 """The directories of remembered deletes, and of remembered events of histories."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_OWNER = "deltaweave.sideTableOf"
+_UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_OWNER_PROPERTY = "deltaweave.sideTableOf"
 """The table property of a side table with the id of its table."""
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ TAKEN_OVER = "deltaweave/taken_over"
 _KEPT_LOOKS = 1_000
 _KEPT_NOTED = 32  # versions, each of which may hold thousands of batches
 
-_lock = threading.Lock()
+_noting = threading.Lock()
 _last_noted = 0
 # By side table and table: the version up to which the table was looked at, and the first version of
 # the side table for which that holds.
@@ -101,7 +101,7 @@ def open_side_table(table: Table, directory: str, owner: str | None = None) -> T
     """
     owner = owner or table.id()
     found = Table(table.spark, f"{table.location()}/{directory}")
-    if found.exists() and found.setting(_OWNER) not in (None, owner):
+    if found.exists() and found.setting(_OWNER_PROPERTY) not in (None, owner):
         return Table(table.spark, f"{found.path_or_name}_{owner}")
     return found
 
@@ -112,7 +112,11 @@ def create_side_table(kept_in: Table, table: Table, schema: StructType) -> None:
     Raises:
         StatementError: See `encryption_of`.
     """
-    properties = {_OWNER: table.id(), **needed_properties(schema), **encryption_of(table, kept_in)}
+    properties = {
+        _OWNER_PROPERTY: table.id(),
+        **needed_properties(schema),
+        **encryption_of(table, kept_in),
+    }
     kept_in.create_if_missing(schema, properties=properties)
 
 
@@ -133,7 +137,7 @@ def fitted(rows: DataFrame, kept_in: Table, schema: StructType | None = None) ->
     wanted = wider(held, schema or rows.schema)
     assert isinstance(wanted, StructType)
     if plain(wanted) != plain(held):
-        _evolve(kept_in, held, wanted)
+        _add_and_widen_columns(kept_in, held, wanted)
     values = [
         converted(column(f.name), f.dataType, wanted[f.name].dataType).alias(f.name)
         for f in rows.schema
@@ -167,7 +171,7 @@ def lost_keys(stored: StructType, shape: EventShape) -> list[str]:
     return lost if shape.has_other_keys(stored) else []
 
 
-def _evolve(kept_in: Table, held: StructType, wanted: StructType) -> None:
+def _add_and_widen_columns(kept_in: Table, held: StructType, wanted: StructType) -> None:
     """Add columns and fields to a side table, and change types of those that it has."""
     with_new = with_leaves_of(wanted, held)
     if plain(with_new) != plain(held):
@@ -243,9 +247,9 @@ def noted_before(keep_for: timedelta, noted: int | None = None) -> str:
         keep_for: How long ago.
         noted: Before which time, in µs since 1970; by default before now.
     """
-    before = _ago(keep_for)
+    before = _time_before(keep_for)
     if noted is not None:
-        before = _EPOCH + timedelta(microseconds=noted) - keep_for
+        before = _UNIX_EPOCH + timedelta(microseconds=noted) - keep_for
     return f"{NOTED} < TIMESTAMP '{before.isoformat()}'"
 
 
@@ -259,18 +263,18 @@ def may_hold_noted_before(kept_in: TableSnapshot, keep_for: timedelta) -> bool:
         return True
     files = FileList(kept_in.spark, listed, kept_in.data_path, have_statistics=True)
     (noted,) = bounds(kept_in, files, [((NOTED,), TimestampType())])
-    before = (_ago(keep_for) - _EPOCH) // timedelta(microseconds=1)
+    before = (_time_before(keep_for) - _UNIX_EPOCH) // timedelta(microseconds=1)
     return any(low is None or low < before for low in noted.lows)
 
 
-def _ago(time: timedelta) -> datetime:
+def _time_before(time: timedelta) -> datetime:
     return datetime.now(timezone.utc) - time
 
 
 def noted_at_present() -> int:
     """Return the time in µs since 1970; two calls never return the same."""
     global _last_noted
-    with _lock:
+    with _noting:
         _last_noted = max(_last_noted + 1, time.time_ns() // 1000)
         return _last_noted
 
@@ -334,18 +338,18 @@ def settled(side: TableSnapshot, newest: TableSnapshot, directory: str) -> Settl
 
     None if all do, because the table has not left its line since the last look.
     """
-    known, key = side.last_applied(LOOKED_AT), _key_of_side(side, newest)
+    known, key = side.last_applied(LOOKED_AT), _look_key(side, newest)
     since = max(_looked_until(key, side.version), -1 if known is None else known)
     # A table from before side tables were looked at has been on its line since they exist.
-    if not has_left(newest, since, side.created_at_ms or 0):
+    if not was_restored_or_replaced(newest, since, side.created_at_ms or 0):
         keep(checked_until, key, (newest.version, side.version), _KEPT_LOOKS)
         return None
     versions = list(_versions(side))
     lineage = Lineage.of(newest, _oldest_ms(versions))
-    return _held(versions, lineage, newest, directory)
+    return _rows_that_count(versions, lineage, newest, directory)
 
 
-def _held(
+def _rows_that_count(
     versions: Sequence[tuple[TableSnapshot, set[int]]],
     lineage: Lineage,
     table: TableSnapshot,
@@ -354,19 +358,19 @@ def _held(
     """Return the rows of a side table that count for a version of its table."""
     (side, newest), *earlier = versions
     dropped = [noted for noted in newest if not lineage.holds(noted)]
-    rows, seen, changes = _without(side.read_whole(), dropped), set(newest), bool(dropped)
+    rows, seen, changes = _drop_noted(side.read_whole(), dropped), set(newest), bool(dropped)
     for before, noted in earlier:
         back = [each for each in noted - seen if lineage.holds(each)]
         seen |= noted
         if back:
-            rows = _with(rows, _only(before.read_whole(), back))
+            rows = _union(rows, _keep_noted(before.read_whole(), back))
             changes = True
     takes_over = False
     if lineage.cloned is not None and noted_by_clone(lineage.cloned) not in seen:
-        of_source = rows_of_clone(table, lineage.cloned, directory)
-        if of_source is not None:
+        source_rows = rows_of_clone(table, lineage.cloned, directory)
+        if source_rows is not None:
             takes_over = changes = True
-            rows = _with(rows, of_source)
+            rows = _union(rows, source_rows)
     return Settled(rows, side.version, changes, takes_over)
 
 
@@ -396,9 +400,9 @@ def rows_of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataF
             earlier = cloned_by(cloned, last_look(cloned))
             rows = None if earlier is None else rows_of_clone(cloned, earlier, directory)
         else:
-            versions, of_source = list(_versions(kept_in.snapshot())), source.snapshot()
-            lineage = Lineage.of(of_source, _oldest_ms(versions), cloned.version)
-            rows = _held(versions, lineage, of_source, directory).rows
+            versions, newest_of_source = list(_versions(kept_in.snapshot())), source.snapshot()
+            lineage = Lineage.of(newest_of_source, _oldest_ms(versions), cloned.version)
+            rows = _rows_that_count(versions, lineage, newest_of_source, directory).rows
     except DeltaweaveError as error:
         logger.warning(
             "%s was cloned from %s, whose remembered events cannot be read: %s",
@@ -443,15 +447,15 @@ def _noted_in(side: TableSnapshot) -> set[int]:
     return {noted for noted in found["noted"].to_pylist() if noted is not None}
 
 
-def _only(rows: DataFrame, noted: list[int]) -> DataFrame:
+def _keep_noted(rows: DataFrame, noted: list[int]) -> DataFrame:
     return rows.where(F.unix_micros(NOTED).isin(noted)) if noted else rows.limit(0)
 
 
-def _without(rows: DataFrame, noted: list[int]) -> DataFrame:
+def _drop_noted(rows: DataFrame, noted: list[int]) -> DataFrame:
     return rows.where(~F.unix_micros(NOTED).isin(noted)) if noted else rows
 
 
-def _with(rows: DataFrame, others: DataFrame) -> DataFrame:
+def _union(rows: DataFrame, others: DataFrame) -> DataFrame:
     """Return rows of two versions of a side table, with the columns and fields that either has."""
     wanted = wider(rows.schema, others.schema)
     assert isinstance(wanted, StructType)
@@ -470,7 +474,7 @@ def _with_columns(rows: DataFrame, wanted: StructType) -> DataFrame:
     return rows.select(*[each.alias(f.name) for each, f in zip(values, wanted, strict=True)])
 
 
-def _key_of_side(side: TableSnapshot, newest: TableSnapshot) -> tuple[str, str]:
+def _look_key(side: TableSnapshot, newest: TableSnapshot) -> tuple[str, str]:
     return side.data_path, newest.id
 
 

@@ -79,11 +79,11 @@ def completed(events: Events, table: TableColumns) -> Events:
         values = struct_of(F.col(EVENT_VALUES), held, StructType(wanted), missing)
         rows = rows.withColumn(EVENT_VALUES, values)
     names = tuple(field.name for field in wanted)
-    of_table = {field.name: field.dataType for field in wanted}
+    wanted_types = {field.name: field.dataType for field in wanted}
     if limited := [name for name in names if table.is_limited(name)]:
         values = F.col(EVENT_VALUES)
         for name in limited:
-            value = table.as_stored(name, F.col(EVENT_VALUES)[name], of_table[name])
+            value = table.as_stored(name, F.col(EVENT_VALUES)[name], wanted_types[name])
             values = values.withField(back_quoted(name), value)
         rows = rows.withColumn(EVENT_VALUES, values)
     rows = rows.withColumns(_keys_of(rows, shape, table))
@@ -135,7 +135,9 @@ def to_stored(rows: DataFrame, shape: EventShape) -> DataFrame:
             wanted = StructType([table.stored.get(f.name.lower(), f) for f in held])
             value = value if is_as(held, wanted) else struct_of(value, held, wanted)
         elif name == PRESENT:
-            value = _named({each.lower(): table.name(each) for each in shape.columns}, value)
+            value = _with_names_of(
+                {each.lower(): table.name(each) for each in shape.columns}, value
+            )
         selected.append(value.alias(table.name(name) if name in shape.keys else name))
     return rows.select(*selected)
 
@@ -172,13 +174,13 @@ def to_events(kept: DataFrame, shape: EventShape) -> DataFrame:
         key: [by_name[name.lower()] for name in table.names(key) if name.lower() in by_name]
         for key in shape.keys
     }
-    selected = [_read_key(key, of, table).alias(key) for key, of in found.items()]
-    taken = {field.name for of in found.values() for field in of}
+    selected = [_read_key(key, held_fields, table).alias(key) for key, held_fields in found.items()]
+    taken = {field.name for held_fields in found.values() for field in held_fields}
     for name in kept.columns:
         if name == EVENT_VALUES:
             selected.append(_table_values(kept, shape, table).alias(name))
         elif name == SEQUENCE:
-            selected.append(_sequence(kept, table).alias(name))
+            selected.append(_widened_sequence(kept, table).alias(name))
         elif name != PRESENT and name not in taken:
             selected.append(column(name))
     if shape.is_partial:
@@ -200,7 +202,11 @@ def untaken(held: StructType, shape: EventShape) -> dict[tuple[str, ...], Column
 def _untaken(held: DataType, wanted: DataType) -> Iterator[tuple[tuple[str, ...], _IsThere]]:
     """Yield the paths to fields that a type does not take, and the test that a value has them."""
     if isinstance(held, StructType) and isinstance(wanted, StructType):
-        into = {name.lower(): of.dataType for of in wanted for name in names_of(of)}
+        into = {
+            name.lower(): wanted_field.dataType
+            for wanted_field in wanted
+            for name in names_of(wanted_field)
+        }
         for field in held:
             if field.name.lower() not in into:
                 yield (field.name,), _in_field(field.name, Column.isNotNull)
@@ -209,7 +215,7 @@ def _untaken(held: DataType, wanted: DataType) -> Iterator[tuple[tuple[str, ...]
                 yield (field.name, *path), _in_field(field.name, is_there)
     if isinstance(held, ArrayType) and isinstance(wanted, ArrayType):
         for path, is_there in _untaken(held.elementType, wanted.elementType):
-            yield (ITEM, *path), _in_items(lambda of: of, is_there)
+            yield (ITEM, *path), _in_items(lambda items: items, is_there)
     if isinstance(held, MapType) and isinstance(wanted, MapType):
         for path, is_there in _untaken(held.keyType, wanted.keyType):
             yield (ITEM, *path), _in_items(F.map_keys, is_there)
@@ -267,10 +273,10 @@ def _exact(
         return F.when(value.isNotNull(), F.struct(*fields))
     if not isinstance(held, StringType) or is_as(held, wanted):
         return exact(value, held, wanted, problem)
-    return _read_text(spark, value, plain(wanted), problem)
+    return _parsed_text(spark, value, plain(wanted), problem)
 
 
-def _read_text(
+def _parsed_text(
     spark: SparkSession, text: Column, wanted: DataType, problem: tuple[str, str]
 ) -> Column:
     """Read a text; evaluating one that is none, or says more than its type, is an error.
@@ -278,8 +284,8 @@ def _read_text(
     An instant is a text that names its time zone; other times are those that name none, or UTC.
     """
 
-    def read(of: DataType, zone: str | None = None) -> Column:
-        return cast_strictly(spark, text, of, zone=zone)
+    def read(as_type: DataType, zone: str | None = None) -> Column:
+        return cast_strictly(spark, text, as_type, zone=zone)
 
     value, ending = read(wanted), problem[1]
     if isinstance(wanted, DecimalType):
@@ -308,7 +314,7 @@ def _read_text(
     return F.when(text.isNull() | is_same, value).otherwise(F.raise_error(message))
 
 
-def _sequence(rows: DataFrame, table: TableColumns) -> Column:
+def _widened_sequence(rows: DataFrame, table: TableColumns) -> Column:
     """Return the rows' sequences, in the table's type if that is wider."""
     held = rows.schema[SEQUENCE].dataType
     assert isinstance(held, StructType)
@@ -324,7 +330,7 @@ def _exact_sequence(rows: DataFrame, table: TableColumns) -> Column:
     assert isinstance(held, StructType)
     at, wanted = held["at"].dataType, table.at
     if wanted is None or plain(at) == plain(wanted) or widens(at, wanted):
-        return _sequence(rows, table)
+        return _widened_sequence(rows, table)
     ending = f" does not fit the table, whose sequences are {wanted.simpleString()}"
     if not has_fields_of(at, wanted):
         raise StatementError(
@@ -373,14 +379,14 @@ def _wanted(shape: EventShape, table: TableColumns) -> StructType:
 def _present(kept: DataFrame, shape: EventShape, table: TableColumns) -> Column:
     """Return the names that stored events set, as the shape spells them."""
     by_name = by_case(_values_type(kept))
-    of_stored, held = {}, []
+    names_by_stored, held = {}, []
     for name in shape.columns:
         names = [each.lower() for each in table.names(name)]
-        of_stored.update(dict.fromkeys(names, name))
+        names_by_stored.update(dict.fromkeys(names, name))
         held += [name] if any(each in by_name for each in names) else []
     if PRESENT not in kept.columns:
         return F.lit(None).cast("array<string>")
-    present = _named(of_stored, F.col(PRESENT))
+    present = _with_names_of(names_by_stored, F.col(PRESENT))
     if shape.ignore_nulls or len(held) == len(shape.columns):
         return present
     # Events of earlier releases that set all columns which there were then.
@@ -393,7 +399,7 @@ def _values_type(rows: DataFrame) -> StructType:
     return values
 
 
-def _named(names: Mapping[str, str], present: Column) -> Column:
+def _with_names_of(names: Mapping[str, str], present: Column) -> Column:
     """Rename the names in an array, in any case, by a mapping; drop those that it lacks."""
     if not names:
         return F.when(present.isNotNull(), F.array().cast("array<string>"))

@@ -57,12 +57,18 @@ _MICROSECOND = "INTERVAL '0.000001' SECOND"
 
 def plain(data_type: DataType) -> DataType:
     """Return the type with nulls allowed at every depth, and without its fields' metadata."""
+    return with_fields(data_type, lambda field: StructField(field.name, plain(field.dataType)))
+
+
+def with_fields(data_type: DataType, change: Callable[[StructField], StructField]) -> DataType:
+    """Apply a change to each outermost field of a type, also within arrays and maps."""
     if isinstance(data_type, StructType):
-        return StructType([StructField(f.name, plain(f.dataType)) for f in data_type])
+        return StructType([change(field) for field in data_type])
     if isinstance(data_type, ArrayType):
-        return ArrayType(plain(data_type.elementType))
+        return ArrayType(with_fields(data_type.elementType, change))
     if isinstance(data_type, MapType):
-        return MapType(plain(data_type.keyType), plain(data_type.valueType))
+        key_type, value_type = data_type.keyType, data_type.valueType
+        return MapType(with_fields(key_type, change), with_fields(value_type, change))
     return data_type
 
 
@@ -195,7 +201,7 @@ def spelled(names: Sequence[str], present: Column) -> Column:
 
 def is_as(held: DataType, wanted: DataType) -> bool:
     """Return whether values of a type already are of the wanted type."""
-    return plain(held) == plain(wanted) and not _renames(wanted)
+    return plain(held) == plain(wanted) and not holds_type(wanted, _renames)
 
 
 def has_fields_of(data_type: DataType, other: DataType) -> bool:
@@ -215,14 +221,22 @@ def has_fields_of(data_type: DataType, other: DataType) -> bool:
     return True
 
 
-def _renames(wanted: DataType) -> bool:
-    if isinstance(wanted, StructType):
-        return any(names_of(f)[0] != f.name or _renames(f.dataType) for f in wanted)
-    if isinstance(wanted, ArrayType):
-        return _renames(wanted.elementType)
-    if isinstance(wanted, MapType):
-        return _renames(wanted.keyType) or _renames(wanted.valueType)
-    return False
+def holds_type(data_type: DataType, is_one: Callable[[DataType], bool]) -> bool:
+    """Return whether a test is true of a type, or of a part of it at any depth."""
+    parts: list[DataType] = []
+    if isinstance(data_type, StructType):
+        parts = [field.dataType for field in data_type]
+    elif isinstance(data_type, ArrayType):
+        parts = [data_type.elementType]
+    elif isinstance(data_type, MapType):
+        parts = [data_type.keyType, data_type.valueType]
+    return is_one(data_type) or any(holds_type(part, is_one) for part in parts)
+
+
+def _renames(data_type: DataType) -> bool:
+    """Return whether a struct's own fields are found by other names first."""
+    fields = data_type if isinstance(data_type, StructType) else ()
+    return any(names_of(field)[0] != field.name for field in fields)
 
 
 def widens(narrow: DataType, wide: DataType) -> bool:
@@ -398,14 +412,10 @@ def hashed(value: Column, data_type: DataType, name: str) -> list[Column]:
     return [is_there, value]
 
 
-def _is_compared_exactly(data_type: DataType) -> bool:
-    """Return whether `=` compares values of the type exactly."""
-    if isinstance(data_type, StructType):
-        return all(_is_compared_exactly(field.dataType) for field in data_type)
-    if isinstance(data_type, ArrayType):
-        return _is_compared_exactly(data_type.elementType)
+def _is_compared_by_hash(data_type: DataType) -> bool:
+    """Return whether values of a type, without its parts, may be equal for `=` and yet differ."""
     kinds = (MapType, VariantType, FloatType, DoubleType)
-    return not isinstance(data_type, kinds) and not is_collated(data_type)
+    return isinstance(data_type, kinds) or is_collated(data_type)
 
 
 def comparable_field(rows: DataFrame, struct: str, name: str) -> Column:
@@ -417,6 +427,6 @@ def comparable_field(rows: DataFrame, struct: str, name: str) -> Column:
     fields = rows.schema[struct].dataType
     assert isinstance(fields, StructType)
     value, data_type = F.col(struct)[name], fields[name].dataType
-    if _is_compared_exactly(data_type):
-        return value
-    return F.xxhash64(*hashed(value, data_type, name))
+    if holds_type(data_type, _is_compared_by_hash):
+        return F.xxhash64(*hashed(value, data_type, name))
+    return value

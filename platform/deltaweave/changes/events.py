@@ -15,7 +15,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
-from deltaweave.changes.conversions import as_constant, collectable, hashed, nullable, spelled
+from deltaweave.changes.conversions import (
+    as_constant,
+    collectable,
+    hashed,
+    holds_type,
+    nullable,
+    spelled,
+)
 from deltaweave.changes.table_columns import TableColumns
 from deltaweave.delta.jvm import grouped, json_text, suppress_cleanup_errors, translated
 from deltaweave.delta.scan import from_cache
@@ -39,6 +46,7 @@ COLUMN_SEQUENCES = f"{PREFIX}column_sequences"
 UPSERT, DELETE, TRUNCATE = "upsert", "delete", "truncate"
 
 _LAST = 2**63 - 1
+_WITHOUT_ORDER = (MapType, VariantType, ArrayType)
 NO_COLUMN = "_cdc_no_column"
 
 WRONG = "_cdc_wrong"
@@ -180,7 +188,7 @@ def read_events(
 
 def count_events(rows: DataFrame, shape: EventShape) -> Events:
     """Count events that were read before, in one job."""
-    at_type = _at_type(rows)
+    at_type = sequence_at_type(rows.schema)
     found = rows.agg(*_totals(at_type)).first()
     assert found is not None
     truncated = as_constant(found["truncated"], at_type)
@@ -211,7 +219,7 @@ def _shaped(source: DataFrame, shape: EventShape, table: str, keeps_wrong: bool)
         present.append(F.coalesce(shape.inserts, false).alias(INSERTED))
     at = shape.sequence_by
     at_type = source.select(at.alias("at")).schema["at"].dataType
-    if not _has_order(at_type):
+    if holds_type(at_type, lambda part: isinstance(part, _WITHOUT_ORDER)):
         raise StatementError(
             f"values of the type {at_type.simpleString()} have no order.",
             table=table,
@@ -270,8 +278,7 @@ def digest(rows: DataFrame, shape: EventShape) -> Column:
     which columns are null and not on the order of columns. A column that is added later, and is
     null in earlier events, changes no digest.
     """
-    fields = rows.schema[EVENT_VALUES].dataType
-    assert isinstance(fields, StructType)
+    fields = values_type(rows.schema)
     types = {name: fields[name].dataType for name in shape.columns}
     hashes = []
     for name in sorted(types, key=lambda name: (name.lower(), name)):
@@ -283,7 +290,7 @@ def digest(rows: DataFrame, shape: EventShape) -> Column:
 
 
 def _usable(kept: DataFrame, shape: EventShape, table: str, rescues: bool) -> Events:
-    cached, at_type = from_cache(kept), _at_type(kept)
+    cached, at_type = from_cache(kept), sequence_at_type(kept.schema)
     found = cached.agg(*_totals(at_type), F.count(WRONG).alias("unusable")).first()
     assert found is not None
     num_unusable = found["unusable"]
@@ -310,10 +317,18 @@ def _usable(kept: DataFrame, shape: EventShape, table: str, rescues: bool) -> Ev
     )
 
 
-def _at_type(rows: DataFrame) -> DataType:
-    sequence = rows.schema[SEQUENCE].dataType
+def sequence_at_type(schema: StructType) -> DataType:
+    """Return the type of the sequences (`at`) of rows with this schema."""
+    sequence = schema[SEQUENCE].dataType
     assert isinstance(sequence, StructType)
     return sequence["at"].dataType
+
+
+def values_type(schema: StructType) -> StructType:
+    """Return the type of the values of events with this schema."""
+    values = schema[EVENT_VALUES].dataType
+    assert isinstance(values, StructType)
+    return values
 
 
 def _totals(at_type: DataType) -> list[Column]:
@@ -325,13 +340,6 @@ def _totals(at_type: DataType) -> list[Column]:
         F.count_if(operation == DELETE).alias("deletes"),
         collectable(last_truncate, at_type).alias("truncated"),
     ]
-
-
-def _has_order(data_type: DataType) -> bool:
-    """Return whether values of the type can be ordered."""
-    if isinstance(data_type, StructType):
-        return all(_has_order(field.dataType) for field in data_type)
-    return not isinstance(data_type, (MapType, VariantType, ArrayType))
 
 
 def _is_null(at: Column, data_type: DataType) -> Column:

@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from deltaweave._validation import choice_problem, keys_problem
-from deltaweave.changes.conversions import nullable
+from deltaweave.changes.conversions import holds_type, nullable
 from deltaweave.changes.epochs import as_held, log_fields
-from deltaweave.changes.events import EVENT_VALUES, PREFIX, Events, EventShape
+from deltaweave.changes.events import PREFIX, Events, EventShape, values_type
 from deltaweave.changes.table_columns import first_columns
 from deltaweave.delta.jvm import check_is_data_frame, translated
 from deltaweave.errors import SourceError, StatementError
@@ -172,9 +172,8 @@ def schema_of(events: Events, further: Sequence[StructField]) -> StructType:
 
     Parts of keys may be null in it, because Delta has no required fields in arrays and maps.
     """
-    values = events.rows.schema[EVENT_VALUES].dataType
-    assert isinstance(values, StructType)
     row_type = events.rows.schema
+    values = values_type(row_type)
     keys = [StructField(key, nullable(row_type[key].dataType)) for key in events.shape.keys]
     value_fields = [StructField(name, values[name].dataType) for name in events.shape.columns]
     return StructType([*keys, *value_fields, *further])
@@ -296,20 +295,12 @@ def needed_properties(schema: StructType) -> dict[str, str]:
     Parquet does not allow blanks and some other characters in names. With column mapping, Delta
     gives such columns other names in the files.
     """
-    return {"delta.columnMapping.mode": "name"} if _needs_mapping(schema) else {}
+    return {"delta.columnMapping.mode": "name"} if holds_type(schema, _needs_mapping) else {}
 
 
 def _needs_mapping(data_type: DataType) -> bool:
-    if isinstance(data_type, StructType):
-        return any(
-            not _NOT_IN_PARQUET.isdisjoint(field.name) or _needs_mapping(field.dataType)
-            for field in data_type
-        )
-    if isinstance(data_type, ArrayType):
-        return _needs_mapping(data_type.elementType)
-    if isinstance(data_type, MapType):
-        return _needs_mapping(data_type.keyType) or _needs_mapping(data_type.valueType)
-    return False
+    names = data_type.names if isinstance(data_type, StructType) else ()
+    return not all(map(_NOT_IN_PARQUET.isdisjoint, names))
 
 
 def wrong(table: Table, problem: str, hint: str | None = None) -> StatementError:

@@ -9,7 +9,7 @@ table that was created with column mapping, the two differ, and both are looked 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -27,7 +27,16 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from deltaweave.changes.conversions import FROM, by_case, has_fields_of, names_of, once, plain
+from deltaweave.changes.conversions import (
+    FROM,
+    by_case,
+    has_fields_of,
+    holds_type,
+    names_of,
+    once,
+    plain,
+    with_fields,
+)
 from deltaweave.delta.log import TableSnapshot, physical_name
 from deltaweave.delta.statement import OF_LIMITED_LENGTH
 
@@ -193,30 +202,14 @@ def _found_by(field: StructField, *, by_name: bool) -> StructField:
     """Return a column found by its name in files or, for earlier releases, by its own name."""
     names = [physical_name(field), *([field.name] if by_name else [])]
     metadata = {**(field.metadata or {}), FROM: names}
-    data_type = _with_changed_fields(field.dataType, lambda each: _found_by(each, by_name=by_name))
+    data_type = with_fields(field.dataType, lambda each: _found_by(each, by_name=by_name))
     return StructField(field.name, data_type, metadata=metadata)
 
 
 def _stored(field: StructField) -> StructField:
     """Return a column named as in files, that is found by its name."""
-    data_type = _with_changed_fields(field.dataType, _stored)
+    data_type = with_fields(field.dataType, _stored)
     return StructField(physical_name(field), data_type, metadata={FROM: [field.name]})
-
-
-def _with_changed_fields(
-    data_type: DataType, change: Callable[[StructField], StructField]
-) -> DataType:
-    """Apply a change to each field of a type."""
-    if isinstance(data_type, StructType):
-        return StructType([change(field) for field in data_type])
-    if isinstance(data_type, ArrayType):
-        return ArrayType(_with_changed_fields(data_type.elementType, change))
-    if isinstance(data_type, MapType):
-        key_type, value_type = data_type.keyType, data_type.valueType
-        return MapType(
-            _with_changed_fields(key_type, change), _with_changed_fields(value_type, change)
-        )
-    return data_type
 
 
 @lru_cache(maxsize=256)
@@ -272,13 +265,7 @@ def _with_plain_texts(data_type: DataType) -> DataType:
 
 def has_char(limits: DataType | None) -> bool:
     """Return whether a type has CHAR at any depth."""
-    if isinstance(limits, StructType):
-        return any(has_char(field.dataType) for field in limits)
-    if isinstance(limits, ArrayType):
-        return has_char(limits.elementType)
-    if isinstance(limits, MapType):
-        return has_char(limits.keyType) or has_char(limits.valueType)
-    return isinstance(limits, CharType)
+    return limits is not None and holds_type(limits, lambda part: isinstance(part, CharType))
 
 
 def padded(text: Column, limits: CharType, otherwise: Column) -> Column:

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from deltaweave._validation import check_choice
+from deltaweave.changes.conversions import holds_type
 from deltaweave.changes.debezium.decoded import rows_of_structs
 from deltaweave.changes.debezium.documents import rows_of_documents
 from deltaweave.changes.debezium.envelopes import (
@@ -28,7 +29,7 @@ from deltaweave.changes.debezium.envelopes import (
     Placeholder,
     rows_of_json,
 )
-from deltaweave.changes.debezium.values import TIMES, TimeUnit, holds, or_error
+from deltaweave.changes.debezium.values import TIMES, TimeUnit, or_error
 from deltaweave.changes.epochs import CHANGED_AT, EPOCH, IS_SNAPSHOT, SERVER_ID
 from deltaweave.changes.events import PREFIX, PRESENT
 from deltaweave.errors import StatementError
@@ -241,7 +242,7 @@ def _units(
     given = time_unit if isinstance(time_unit, Mapping) else {}
     for unit in given.values() if isinstance(time_unit, Mapping) else [time_unit]:
         check_choice("time_unit", unit, get_args(TimeUnit), table=None, operation="reading changes")
-    times = [f.name for f in wanted if holds(f.dataType, lambda of: isinstance(of, TIMES))]
+    times = [f.name for f in wanted if holds_type(f.dataType, lambda part: isinstance(part, TIMES))]
     others = [name for name in given if name not in times]
     if others:
         raise StatementError(

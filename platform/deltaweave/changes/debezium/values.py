@@ -8,7 +8,7 @@ caller says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
@@ -32,7 +32,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from deltaweave.changes.conversions import once
+from deltaweave.changes.conversions import holds_type, once
 
 TimeUnit = Literal["micros", "millis", "nanos"]
 
@@ -159,7 +159,7 @@ class TextValue:
         if isinstance(data_type, VariantType):
             return self._checked(F.try_parse_json(self.text), data_type)
         if isinstance(data_type, (StructType, ArrayType, MapType)):
-            is_parsed = holds(data_type, _is_parsed)
+            is_parsed = holds_type(data_type, _is_parsed)
             return self._parsed(data_type) if is_parsed else self._as_nested(data_type)
         if isinstance(data_type, IntegralType):
             return self._unless_precise_decimal(self._as_whole(data_type))
@@ -408,18 +408,6 @@ class TextValue:
             self.location,
             F.lit(")."),
         )
-
-
-def holds(data_type: DataType, is_one: Callable[[DataType], bool]) -> bool:
-    """Return whether a type is one of some types, or has one at any depth."""
-    parts: list[DataType] = []
-    if isinstance(data_type, StructType):
-        parts = [field.dataType for field in data_type]
-    elif isinstance(data_type, ArrayType):
-        parts = [data_type.elementType]
-    elif isinstance(data_type, MapType):
-        parts = [data_type.keyType, data_type.valueType]
-    return is_one(data_type) or any(holds(part, is_one) for part in parts)
 
 
 def _is_parsed(data_type: DataType) -> bool:

@@ -25,7 +25,9 @@ from deltaweave.changes.events import (
     TRUNCATE,
     Events,
     EventShape,
+    sequence_at_type,
     values_of,
+    values_type,
 )
 from deltaweave.changes.options import needed_properties
 from deltaweave.changes.restores import cloned_by, id_to_commit, newest_in_line, source_of
@@ -104,10 +106,6 @@ class Batches:
     rows: DataFrame
     may_be_merged: bool = False
     cloned: Commit | None = None
-
-    def first_of(self, base_id: str) -> int | None:
-        """Return the first batch that was appended for a base; None if none was."""
-        return first_batch(self.table, base_id)
 
     def may_be_of_another_base(self, base_id: str) -> bool:
         """Return whether some may be of a base that was there before, or of an earlier release."""
@@ -322,9 +320,7 @@ class Changeset:
 
     def untaken_values(self, batches: Batches) -> list[tuple[str, ...]]:
         """Return the paths, in the changeset, to values of events that no column takes."""
-        values = batches.table.schema[EVENT_VALUES].dataType
-        assert isinstance(values, StructType)
-        found = untaken(values, self.shape)
+        found = untaken(values_type(batches.table.schema), self.shape)
         has_some = [F.max(is_there) for is_there in found.values()]
         row = batches.table.read_files(batches.files).agg(*has_some).first() if found else None
         return [] if row is None else [path for path, has in zip(found, row, strict=True) if has]
@@ -338,9 +334,7 @@ class Changeset:
         newest = batches.table.last_applied(EMPTIED) or 0
         if newest <= batches.after and batches.were_appended_here:
             return None
-        sequence = batches.rows.schema[SEQUENCE].dataType
-        assert isinstance(sequence, StructType)
-        at_type = sequence["at"].dataType
+        at_type = sequence_at_type(batches.rows.schema)
         last = collectable(F.max(SEQUENCE)["at"], at_type)
         found = batches.rows.where(F.col(OPERATION) == TRUNCATE).agg(last).first()
         return None if found is None else as_constant(found[0], at_type)

@@ -362,7 +362,7 @@ def check_keys_are_as_pending(
     snapshot = base.snapshot()
     changeset = Changeset(changes, shape_of(snapshot))
     batches = _batches_after_watermark(changeset, snapshot)
-    is_of_this = batches.first_of(snapshot.id) is not None
+    is_of_this = first_batch(batches.table, snapshot.id) is not None
     if is_of_this or not batches.are_of_another_base(snapshot.id):
         _check_have_columns(base, snapshot, changeset, batches)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -169,15 +169,6 @@ def noted_by_clone(commit: Commit) -> int:
     return commit.at_ms * 1000
 
 
-def backwards(newest: TableSnapshot, first: int) -> Iterator[Commit]:
-    """Yield a table's commits from the newest to a first version, as far as its log holds them."""
-    for version in range(newest.version, first - 1, -1):
-        commit = commit_of(newest, version)
-        if commit is None:
-            return
-        yield commit
-
-
 def newest_in_line(
     snapshot: TableSnapshot, application_id: str, *, is_alone: bool = False
 ) -> Applied:
@@ -305,8 +296,9 @@ def was_restored_or_replaced(newest: TableSnapshot, since: int, since_ms: int = 
     if newest.version < since:
         # Without that version, an earlier copy of the log has taken the place of the log.
         return commit_of(newest, since) is None
-    for commit in backwards(newest, since + 1):
-        if commit.at_ms < since_ms - _CLOCKS_DIFFER_MS:
+    for version in range(newest.version, since, -1):
+        commit = commit_of(newest, version)
+        if commit is None or commit.at_ms < since_ms - _CLOCKS_DIFFER_MS:
             return False
         if commit.operation in (RESTORED, CLONED):
             return True

@@ -338,7 +338,7 @@ def settled(side: TableSnapshot, newest: TableSnapshot, directory: str) -> Settl
 
     None if all do, because the table has not left its line since the last look.
     """
-    known, key = side.last_applied(LOOKED_AT), _look_key(side, newest)
+    known, key = side.last_applied(LOOKED_AT), (side.data_path, newest.id)
     since = max(_looked_until(key, side.version), -1 if known is None else known)
     # A table from before side tables were looked at has been on its line since they exist.
     if not was_restored_or_replaced(newest, since, side.created_at_ms or 0):
@@ -472,10 +472,6 @@ def _with_columns(rows: DataFrame, wanted: StructType) -> DataFrame:
         for lower, field in by_case(wanted).items()
     ]
     return rows.select(*[each.alias(f.name) for each, f in zip(values, wanted, strict=True)])
-
-
-def _look_key(side: TableSnapshot, newest: TableSnapshot) -> tuple[str, str]:
-    return side.data_path, newest.id
 
 
 def _looked_until(key: tuple[str, str], side: int) -> int:

@@ -43,6 +43,8 @@ from deltaweave.changes.events import (
     SEQUENCE,
     Events,
     EventShape,
+    sequence_at_type,
+    values_type,
 )
 from deltaweave.changes.table_columns import TableColumns, defaults
 from deltaweave.delta.jvm import cast_strictly
@@ -69,7 +71,7 @@ def completed(events: Events, table: TableColumns) -> Events:
     them to their default, or to null.
     """
     shape = events.shape
-    held = _values_type(events.rows)
+    held = values_type(events.rows.schema)
     lacking = table.lacking([*shape.keys, *shape.columns])
     wanted = [table.widest(held[name]) for name in shape.columns]
     wanted += [StructField(field.name, plain(field.dataType)) for field in lacking]
@@ -117,7 +119,7 @@ def with_values_of(rows: DataFrame, wanted: DataType) -> DataFrame:
     A cast takes them by position. Here, it only changes the types that fields have, and evaluating
     a value that does not fit is an error.
     """
-    held = _values_type(rows)
+    held = values_type(rows.schema)
     values = converted(F.col(EVENT_VALUES), held, wanted)
     return rows.withColumn(EVENT_VALUES, cast_strictly(rows.sparkSession, values, wanted))
 
@@ -131,7 +133,7 @@ def to_stored(rows: DataFrame, shape: EventShape) -> DataFrame:
     for name in rows.columns:
         value = column(name)
         if name == EVENT_VALUES:
-            held = _values_type(rows)
+            held = values_type(rows.schema)
             wanted = StructType([table.stored.get(f.name.lower(), f) for f in held])
             value = value if is_as(held, wanted) else struct_of(value, held, wanted)
         elif name == PRESENT:
@@ -153,7 +155,7 @@ def stored_schema(rows: DataFrame, shape: EventShape) -> StructType:
     for field in rows.schema:
         if field.name == EVENT_VALUES:
             fields.append(
-                StructField(EVENT_VALUES, StructType([*map(of_table, _values_type(rows))]))
+                StructField(EVENT_VALUES, StructType([*map(of_table, values_type(rows.schema))]))
             )
         else:
             fields.append(of_table(field) if field.name in keys else field)
@@ -316,9 +318,7 @@ def _parsed_text(
 
 def _widened_sequence(rows: DataFrame, table: TableColumns) -> Column:
     """Return the rows' sequences, in the table's type if that is wider."""
-    held = rows.schema[SEQUENCE].dataType
-    assert isinstance(held, StructType)
-    sequence, at = F.col(SEQUENCE), held["at"].dataType
+    sequence, at = F.col(SEQUENCE), sequence_at_type(rows.schema)
     if table.at is None or not widens(at, table.at):
         return sequence
     return F.struct(sequence["at"].cast(table.at).alias("at"), sequence["tie"].alias("tie"))
@@ -326,9 +326,7 @@ def _widened_sequence(rows: DataFrame, table: TableColumns) -> Column:
 
 def _exact_sequence(rows: DataFrame, table: TableColumns) -> Column:
     """Cast the rows' sequences to the table's type; evaluating one that changes is an error."""
-    held = rows.schema[SEQUENCE].dataType
-    assert isinstance(held, StructType)
-    at, wanted = held["at"].dataType, table.at
+    at, wanted = sequence_at_type(rows.schema), table.at
     if wanted is None or plain(at) == plain(wanted) or widens(at, wanted):
         return _widened_sequence(rows, table)
     ending = f" does not fit the table, whose sequences are {wanted.simpleString()}"
@@ -356,7 +354,7 @@ def _read_key(key: str, held: list[StructField], table: TableColumns) -> Column:
 
 def _table_values(kept: DataFrame, shape: EventShape, table: TableColumns) -> Column:
     """Convert stored values to the table's columns, as the shape spells these."""
-    held = _values_type(kept)
+    held = values_type(kept.schema)
     wanted = _wanted(shape, table)
     return (
         F.col(EVENT_VALUES) if is_as(held, wanted) else struct_of(F.col(EVENT_VALUES), held, wanted)
@@ -378,7 +376,7 @@ def _wanted(shape: EventShape, table: TableColumns) -> StructType:
 
 def _present(kept: DataFrame, shape: EventShape, table: TableColumns) -> Column:
     """Return the names that stored events set, as the shape spells them."""
-    by_name = by_case(_values_type(kept))
+    by_name = by_case(values_type(kept.schema))
     names_by_stored, held = {}, []
     for name in shape.columns:
         names = [each.lower() for each in table.names(name)]
@@ -391,12 +389,6 @@ def _present(kept: DataFrame, shape: EventShape, table: TableColumns) -> Column:
         return present
     # Events of earlier releases that set all columns which there were then.
     return F.coalesce(present, F.array(*map(F.lit, held)).cast("array<string>"))
-
-
-def _values_type(rows: DataFrame) -> StructType:
-    values = rows.schema[EVENT_VALUES].dataType
-    assert isinstance(values, StructType)
-    return values
 
 
 def _with_names_of(names: Mapping[str, str], present: Column) -> Column:

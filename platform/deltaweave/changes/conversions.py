@@ -42,7 +42,7 @@ FROM = "deltaweave.from"
 """Metadata of a wanted field: the names that it may have among the existing fields."""
 
 _DIGITS = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
-_OF_ZONES = (DateType, TimestampNTZType, StringType)  # each is an instant in a zone alone
+_OF_ZONES = (DateType, TimestampNTZType, StringType)  # an instant only in a time zone
 _WITHOUT_LOSS = (ByteType, ShortType, IntegerType)
 
 _SAME_KEYS = (
@@ -146,7 +146,7 @@ def _map_of(entries: Column) -> Column:
 def exact(value: Column, held: DataType, wanted: DataType, problem: tuple[str, str]) -> Column:
     """Cast a value to another type; evaluating one that this changes is an error.
 
-    It is an error for any value if the session's time zone has a part in what it becomes.
+    So is any value whose cast depends on the session's time zone.
 
     Args:
         value: The value.
@@ -180,10 +180,10 @@ def depends_on_zone(held: DataType, wanted: DataType) -> bool:
 
 
 def once(value: Column, function: Callable[[Column], Column]) -> Column:
-    """Return what a function makes of a value that it reads several times.
+    """Apply a function that reads its argument several times.
 
-    The plan has the value once. Otherwise, it grows with the power of the depth to which such
-    functions are applied to what others made.
+    The plan has the argument once. Otherwise, nesting such functions would make it grow
+    exponentially.
     """
     return F.get(F.transform(F.array(value), function), F.lit(0))
 

@@ -162,7 +162,7 @@ def _may_be_added(shape: EventShape, column: str) -> bool:
 
 
 def _null_is_unset(shape: EventShape, column: str) -> bool:
-    """Return whether no event set a null in a row that has no sequence of its own there."""
+    """Return whether a null without a sequence of its own counts as set by no event."""
     if shape.table is not None and shape.table.added is not None:
         return _may_be_added(shape, column)
     return shape.ignore_nulls and shape.present is None  # as far as these options are the table's
@@ -208,7 +208,7 @@ def current_row_columns(events: Events) -> list[StructField]:
 
 
 def as_in_table(events: Events, table: TableSnapshot) -> Events:
-    """Return whole events as some that may leave columns out, where the table's rows have those."""
+    """Return events that name the columns they set, if the table's rows have columns' sequences."""
     return events.naming_columns() if COLUMN_SEQUENCES in table.schema.names else events
 
 
@@ -260,11 +260,11 @@ def apply_to_current_rows(
 ) -> MergeResult:
     """Apply the events to the table; their deletes are remembered already.
 
-    If the table leaves the line of commits to which these deletes belong, this is a conflict.
+    It is a conflict if the table is restored or replaced before the commit.
 
-    Other runs may meanwhile remember deletes of keys that this merge inserts. Further merges then
-    apply these deletes, even if an earlier run applied the same id and died before it did. Of a
-    batch with an id that was applied, only the keys count.
+    Other runs may remember deletes of keys that this merge inserts. Further merges then apply these
+    deletes, also if an earlier run committed the batch and died before that. Of a batch that was
+    committed before, only the keys count.
     """
     newest = newest_of_keys(events)
     version = tombstones.version()

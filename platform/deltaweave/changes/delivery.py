@@ -1,7 +1,7 @@
-"""A batch as a caller hands it over: its transaction id, and its events that cannot be applied.
+"""A batch from a caller: its transaction id, and its events that cannot be applied.
 
-A batch may come again. Its unusable events are put into a table of their own (`rescue`), with what
-is wrong with them.
+A batch may come again. `rescue` puts its unusable events into a table of their own, with what is
+wrong with them.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class CommitTerms:
         newest: The version of the table.
         began: The version of the table before the first attempt.
         transaction_id: The application id and version that the merge commits, or None.
-        is_applied: Whether the table has the batch. Then nothing of it counts any more: another
-            batch may have its id, as those of a new stream may.
+        is_applied: Whether the table has a batch with this id. Then none of these events count:
+            they may be another batch, such as one of a new stream.
     """
 
     newest: TableSnapshot
@@ -67,10 +67,10 @@ class CommitTerms:
         return own is not None and held is not None and held >= own.version and not self.is_applied
 
     def lease(self, noted: int | None) -> LineageLease:
-        """Return the lease of the merge, whose commit names the batch and what was noted of it.
+        """Return the lease of a merge, whose commit names the batch and what was noted of it.
 
-        Noted events that no commit names are ordered by time. So a commit names them even if it
-        changes nothing, unless the table is as it was when they were noted: in `newest`.
+        Noted events that no commit names count by their time alone (`Lineage.holds`). So the merge
+        commits even if it changes nothing, unless the table is as before the first attempt.
         """
         lease = lineage_lease(self.newest, noted)
         if self.newest.version > self.began:
@@ -85,7 +85,7 @@ class CommitTerms:
 
 @contextmanager
 def id_of_batch(table: Table, given: tuple[str, int] | None) -> Iterator[TransactionId | None]:
-    """Yield the transaction id of a batch, given or the session's, which no other write then takes.
+    """Yield a batch's transaction id, given or the session's, and keep it from other writes.
 
     A batch is written by several commits, to the table and to tables beside it.
 
@@ -111,8 +111,8 @@ class EventBatch:
     Attributes:
         transaction_id: The batch's application id and version, or None.
         began: The version of the table before the first attempt.
-        noted: When its events are noted beside the table, in µs since 1970. The commit that applies
-            them names it (`lineage`), whichever attempt had noted them.
+        noted: When its events are noted beside the table, in µs since 1970, in every attempt. The
+            commit that applies them names it (`restores.lineage`).
     """
 
     transaction_id: TransactionId | None
@@ -125,10 +125,10 @@ class EventBatch:
         return cls(transaction_id, table.version())
 
     def commit_terms(self, newest: TableSnapshot) -> CommitTerms:
-        """Return what makes a merge apply the batch as a whole, or nothing of it.
+        """Return the terms on which a merge applies the whole batch, or nothing of it.
 
-        RESTORE takes the rows of a batch and leaves its id, by which it would count as applied.
-        Then the batch is applied again, and its commit names it again (`id_to_commit`).
+        RESTORE undoes the rows of a batch and leaves its id, by which the batch would count as
+        applied. Such a batch is applied again, and its commit names it again (`id_to_commit`).
         """
         own = self.transaction_id
         wanted = None if own is None else id_to_commit(newest, own)
@@ -176,9 +176,9 @@ def rescue(
         events: The batch.
         table: The table to which its other events are applied.
         rescued: As in `rescued_table`.
-        holder: The table that holds the batch's transaction id once it is applied. Then its
-            events were put aside, and may have been corrected since. A RESTORE takes the batch
-            back, and what was put aside of it comes again.
+        holder: The table whose commits name the batch's transaction id. If one does, the events
+            were put aside before, and may have been corrected since. After a RESTORE that undid the
+            batch, they are put aside again.
         transaction_id: The id, or None.
 
     Raises:

@@ -4,14 +4,16 @@ A sequence may be a struct with `epoch` first and, behind the position, `changed
 `is_snapshot`. The epoch counts the logs: positions start over in another log, and its changes come
 after all of the log before. The time is for readers, and does not decide over the position.
 
-Of one key, changes with greater positions are later, because the database locks rows. So a change
-that is later by its time and before by its position is of another log, whose epoch nobody gave. It
-would be left out silently, and is an error instead. Rows of snapshots are compared with each
-other alone, because a snapshot may read a row long after its position.
+A key's changes have positions in the order in which they were made, because the database locks
+rows. So a change with a later time and an earlier position is from another log, for which no epoch
+was given. It is an error, because it would otherwise be ignored as old. Rows of snapshots are
+compared with each other alone, because a snapshot may read a row long after its position.
 
-Tables that were made before positions had these fields keep their type, no other log is noticed.
+Tables from before positions had these fields keep their type, and other logs go unnoticed.
 
-Conditions are SQL text, see `current`.
+The functions `unless_…` return SQL for a value whose evaluation is an error if events are from
+another log: `value` is its SQL, `fields` are the `log_fields`, `keys` has the SQL of the key
+columns by name, and `newest` is the SQL for `_cdc_newest` of the changes.
 """
 
 from __future__ import annotations
@@ -81,12 +83,7 @@ def unless_of_other_log(
 ) -> str:
     """Return the SQL for a value; evaluating it is an error if events are of another log.
 
-    Args:
-        value: The value.
-        fields: See `log_fields`.
-        keys: The SQL for the key columns, by name.
-        newest: The SQL for `_cdc_newest` of some events.
-        last: The SQL for a sequence that is not before any of theirs.
+    `last` is the SQL for a sequence that is not before that of any of these events.
     """
     if not fields:
         return value
@@ -108,13 +105,7 @@ def unless_held_of_other_log(
 ) -> str:
     """Return the SQL for a value; evaluating it is an error if row and changes are of two logs.
 
-    Args:
-        value: The value.
-        fields: See `log_fields`.
-        keys: The SQL for the key columns, by name.
-        newest: The SQL for `_cdc_newest` of the changes.
-        changed: The SQL for the last sequence of the changes.
-        held: The SQL for the sequence of the row, which may be null.
+    `changed` is the SQL for the last sequence of the changes, `held` that for the row's, or null.
     """
     if not fields:
         return value
@@ -153,11 +144,7 @@ def unless_emptied_in_other_log(
 ) -> Column:
     """Return a value of rows; evaluating it is an error if another log emptied the table.
 
-    Args:
-        value: The value.
-        fields: See `log_fields`.
-        emptied: The position of the event that empties the table.
-        held: The position of a row.
+    `emptied` is the position of the event that empties the table, `held` that of a row.
     """
     if not fields:
         return value

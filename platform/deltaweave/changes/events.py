@@ -197,7 +197,7 @@ def count_events(rows: DataFrame, shape: EventShape) -> Events:
 
 def mentions(name: str, shape: EventShape) -> Column:
     """Return whether an event that may leave columns out sets the column of this name."""
-    # Whole events that were stored name none, and so do those of earlier releases without nulls.
+    # Stored whole events name no columns, nor do those of earlier releases that ignore nulls.
     by_value = F.col(EVENT_VALUES)[name].isNotNull() if shape.ignore_nulls else F.lit(True)
     return F.when(F.col(PRESENT).isNull(), by_value).otherwise(F.array_contains(PRESENT, name))
 
@@ -248,9 +248,9 @@ def _shaped(source: DataFrame, shape: EventShape, table: str, keeps_wrong: bool)
 
 
 def _set_columns(named: Column | None, shape: EventShape) -> Column:
-    """Return the names of the columns that an event sets, by which any later reader knows them.
+    """Return the names of the columns that an event sets, to be stored with it.
 
-    If it names none, it sets those that there are now, and no later ones.
+    An event that names none sets all present columns, and none that are added later.
     """
     names = [
         F.when(column(c).isNotNull(), F.lit(c)) if shape.ignore_nulls else F.lit(c)

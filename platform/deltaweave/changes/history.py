@@ -110,20 +110,20 @@ class Histories:
             terms = delivery.commit_terms(newest)
             is_new = is_new and not terms.is_applied
             others = self.events.rows if is_new else self.events.rows.limit(0)
-            read, beside, noted = newest.version, self.remembered.version(), delivery.noted
-            # Its lineage names both versions, so rows that executors lose are recomputed unchanged.
-            query = self._known(self._versions(read), beside, others)
+            read, side_version, noted = newest.version, self.remembered.version(), delivery.noted
+            # The plan names both versions, so rows that executors lose are recomputed unchanged.
+            query = self._known(self._versions(read), side_version, others)
             with cached(query, "what is known of the keys") as known:
                 to_remember = (
                     known.where(~F.col(_IS_BORDER)) if self.versions_are_events else others
                 )
                 to_remember = to_remember.select(*map(column, self.events.rows.columns))
                 adds = self._adds(known, is_new=is_new)
-                if beside < 0 and adds:
+                if side_version < 0 and adds:
                     self.remembered.create(to_remember, self.events)
                     continue  # another batch may have created it, with events
                 added = None
-                if beside >= 0 and (adds or self.remembered.may_be_old(beside)):
+                if side_version >= 0 and (adds or self.remembered.may_be_old(side_version)):
                     added = self.remembered.add(
                         to_remember, self.events, noted, are_distinct=self.versions_are_events
                     )
@@ -131,7 +131,9 @@ class Histories:
             result = merged if result is None else result.then(merged)
             # Events that other runs remembered meanwhile may concern versions that were just
             # written. A run that applied the id before may have died before it checked this.
-            is_alone = self.remembered.version() == (beside if added is None else beside + 1)
+            is_alone = self.remembered.version() == (
+                side_version if added is None else side_version + 1
+            )
             if is_alone and not merged.was_applied_before:
                 return result
             # The versions or the remembered events have the batch, or another one with its id.
@@ -144,12 +146,12 @@ class Histories:
         versions = rows.join(self.events.key_rows, list(keys), "left_semi")
         return versions.select(*map(column, keys), START, END, values.alias(EVENT_VALUES))
 
-    def _known(self, versions: DataFrame, beside: int, others: DataFrame) -> DataFrame:
+    def _known(self, versions: DataFrame, side_version: int, others: DataFrame) -> DataFrame:
         """Return all known events of the batch's keys, one for each key and sequence.
 
         Args:
             versions: The versions of these keys.
-            beside: The version of the remembered events.
+            side_version: The version of the remembered events.
             others: Events that the versions may not show, with the columns of `Events.rows`.
 
         Returns:
@@ -160,7 +162,7 @@ class Histories:
         """
         table_type = versions.schema[EVENT_VALUES].dataType  # to compare versions and events
         others = with_values_of(others, table_type).withColumn(_IS_KEPT, F.lit(False))
-        remembered = self.remembered.of_keys(self.events, beside)
+        remembered = self.remembered.of_keys(self.events, side_version)
         if remembered is not None:
             kept = with_values_of(remembered, table_type).withColumn(_IS_KEPT, F.lit(True))
             others = others.unionByName(kept)
@@ -238,9 +240,9 @@ class Histories:
             is_upsert = F.col(OPERATION) == UPSERT
             filled = []
             for c in shape.columns:
-                speaks = F.col(_IN_TABLE) | mentions(c, shape)  # a version has all columns
+                is_set = F.col(_IN_TABLE) | mentions(c, shape)  # a version has all columns
                 assigned = F.when(
-                    is_upsert & speaks, F.struct(F.col(EVENT_VALUES)[c].alias("value"))
+                    is_upsert & is_set, F.struct(F.col(EVENT_VALUES)[c].alias("value"))
                 )
                 filled.append(F.last(assigned, ignorenulls=True).over(until_now)["value"].alias(c))
             known = known.withColumn("_cdc_state", F.struct(*filled)).drop("_cdc_life")
@@ -255,11 +257,12 @@ class Histories:
         return known.withColumn(_IS_BORDER, F.expr(differs)).drop("_cdc_tracked")
 
     def _adds(self, known: DataFrame, *, is_new: bool) -> bool:
-        """Return whether one of these events is not remembered yet, as far as that is known."""
+        """Return whether one of these events is still to be remembered, as far as is known."""
         name = self.table.path_or_name  # the first query that evaluates all values of the batch
         with translated(name, operation="applying changes", otherwise=SourceError):
             if not self.versions_are_events:
-                if self.events.shape.log_fields:  # no event of another log is remembered
+                # Fail before an event of another log is remembered.
+                if self.events.shape.log_fields:
                     known.agg(F.count_if(_IS_BORDER)).first()
                 return is_new and self.events.count > 0
             # `_cdc_is_kept` is null for events that the table shows.

@@ -1,9 +1,9 @@
 """The columns of a table, what the tables beside it call them, and how it stores texts of CHAR.
 
-Columns are added, renamed, dropped and widened, and events that were stored before are read after
-that. So they are stored by the names that the columns have in the table's files; without column
-mapping, these are the columns' names. Earlier releases stored events by the columns' names. In a
-table that was created with column mapping, the two differ, and both are looked up.
+Events that were stored before columns were added, renamed, dropped or widened are read after that.
+So they are stored by the names that the columns have in the table's files; without column mapping,
+these are the columns' names. Earlier releases stored events by the columns' names. In a table that
+was created with column mapping, the two differ, and both are looked up.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _FIRST_COLUMNS = "deltaweave.firstColumns"
 
 @dataclass(frozen=True)
 class TableColumns:
-    """The columns of a table, without its own, and what the tables beside it call them.
+    """A table's columns for the values of events, and their names in side tables.
 
     Attributes:
-        fields: The columns by their names in lower case, with the names by which the tables beside
-            may hold them (`FROM`).
+        fields: The columns by their names in lower case, with the names that side tables may have
+            for them (`FROM`).
         stored: The columns as the side tables store them.
         at: The type of the table's sequences (`at`), or None if it has none.
         added: The columns that may have been added after the table was created, by their names in
@@ -74,7 +74,7 @@ class TableColumns:
         `own` names the columns that the table has of itself; the first has its sequences.
         """
         is_mapped = table.metadata.column_mapping != "none"
-        # A table that got column mapping later has the names of then in its files.
+        # A table that got column mapping later keeps the names of that time in its files.
         by_name = is_mapped and all(
             physical_name(field).startswith(_MADE_WITH_MAPPING) for field in table.schema
         )
@@ -117,7 +117,7 @@ class TableColumns:
         return [column_name] if field is None else names_of(field)
 
     def lacking(self, known: Sequence[str]) -> list[StructField]:
-        """Return the columns of other names, which the table does not compute itself."""
+        """Return the columns whose names are not known, except those that the table computes."""
         spelled = {name.lower() for name in known}
         return [
             field
@@ -145,9 +145,9 @@ class TableColumns:
     def as_stored(self, name: str, value: Column, held: DataType) -> Column:
         """Return a value of a column as the table stores it.
 
-        CHAR texts have blanks up to the column's length, and neither they nor VARCHAR texts have
-        blanks beyond it. A longer text stays as it is, and the write fails. So does it for blanks
-        beyond the length in an array, map or struct.
+        CHAR texts are padded with blanks to the column's length; blanks beyond it are cut, also
+        from VARCHAR texts. A longer text stays as it is, and the write fails, as for blanks beyond
+        the length in an array, map or struct.
         """
         limits = self._limits_of(name)
         if isinstance(limits, VarcharType):
@@ -277,8 +277,7 @@ def padded(text: Column, limits: CharType, otherwise: Column) -> Column:
 def with_padded_parts(value: Column, held: DataType, table: DataType, limits: DataType) -> Column:
     """Pad the texts of CHAR at every depth.
 
-    `limits` is the type that the table has, with its lengths. Its names of fields are those with
-    which it was created.
+    `limits` is the table's type with lengths, which names fields as when it was created.
     """
     if isinstance(limits, CharType):
         return padded(value, limits, value) if isinstance(held, StringType) else value
@@ -320,7 +319,7 @@ def _with_padded_fields(
 
 
 def _limits_by_field(names: list[str], limits: StructType) -> dict[str, DataType]:
-    """Map the names that fields have now to their types as they were when created.
+    """Map the present names of fields to the types with which they were created.
 
     A field that was renamed is found by its position.
     """

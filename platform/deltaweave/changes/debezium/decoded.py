@@ -82,21 +82,19 @@ def rows_of_structs(
     found = {name: held[own] for name, own in names.items() if own is not None}
     _check_has(wanted, found, held)
     texts = {}
-    for name, held_field in found.items():
-        text = placeholder.text_of(F.col(ROW)[held_field.name], held_field.dataType)
+    for name, sent in found.items():
+        text = placeholder.text_of(F.col(ROW)[sent.name], sent.dataType)
         texts[name] = F.lit("") if text is None else text
     by_name = F.create_map(*[part for name, text in texts.items() for part in (F.lit(name), text)])
     rows = _with_read(rows.withColumn(SENT, placeholder.without(by_name)), wanted, found, units)
     columns, missing = {}, {}
     for field in wanted:
-        held_field = found[field.name]
-        if has_parts(held_field.dataType, field.dataType):
-            read = _read_parts(held_field, field, messages.location, units[field.name])
+        sent = found[field.name]
+        if has_parts(sent.dataType, field.dataType):
+            read = _read_parts(sent, field, messages.location, units[field.name])
         else:
-            value = F.when(_is_sent(field), F.col(ROW)[held_field.name])
-            read = read_value(
-                value, held_field.dataType, field, messages.location, units[field.name]
-            )
+            value = F.when(_is_sent(field), F.col(ROW)[sent.name])
+            read = read_value(value, sent.dataType, field, messages.location, units[field.name])
         missing[field.name] = ~_is_sent(field)
         known = placeholder.problem_of(field.name, F.col(SENT)[field.name], messages.location)
         columns[field.name] = read.unless(known)
@@ -115,27 +113,25 @@ def _with_read(
     """
     read, lost = {}, {}
     for field in wanted:
-        held_field, name, as_type = found[field.name], field.name, field.dataType
-        if has_parts(held_field.dataType, as_type):
-            value = F.col(ROW)[held_field.name]
-            parts = with_parts(value, held_field.dataType, as_type, units[name])
+        sent, name, as_type = found[field.name], field.name, field.dataType
+        if has_parts(sent.dataType, as_type):
+            value = F.col(ROW)[sent.name]
+            parts = with_parts(value, sent.dataType, as_type, units[name])
             read[_READ_PARTS + name] = F.when(_is_sent(field), parts)
-            if may_lose(held_field.dataType, as_type):
-                is_part_lost = is_lost(
-                    value, column(_READ_PARTS + name), held_field.dataType, as_type
-                )
+            if may_lose(sent.dataType, as_type):
+                is_part_lost = is_lost(value, column(_READ_PARTS + name), sent.dataType, as_type)
                 lost[_LOST + name] = _is_sent(field) & is_part_lost
     return rows.withColumns(read).withColumns(lost)
 
 
 def _read_parts(
-    held_field: StructField, field: StructField, location: Column, unit: TimeUnit
+    sent: StructField, field: StructField, location: Column, unit: TimeUnit
 ) -> ReadValue:
     """Return what was read of a column with parts; a problem with one is with the whole."""
     read = column(_READ_PARTS + field.name)
-    if not may_lose(held_field.dataType, field.dataType):
+    if not may_lose(sent.dataType, field.dataType):
         return ReadValue.fine(read)
-    text = json_text(F.col(ROW)[held_field.name])
+    text = json_text(F.col(ROW)[sent.name])
     as_text = TextValue(field.name, text, location, unit, F.lit(None), F.lit(None))
     lost = column(_LOST + field.name)
     return as_text.checked(F.when(~lost, read), field.dataType, lost)
@@ -181,8 +177,7 @@ def may_lose(held: DataType, wanted: DataType) -> bool:
     """Return whether a type lacks values of another one, at any depth."""
     if isinstance(held, StructType) and isinstance(wanted, StructType):
         return any(
-            may_lose(held_field.dataType, field.dataType)
-            for held_field, field in _shared_fields(held, wanted)
+            may_lose(sent.dataType, field.dataType) for sent, field in _shared_fields(held, wanted)
         )
     if isinstance(held, ArrayType) and isinstance(wanted, ArrayType):
         return may_lose(held.elementType, wanted.elementType)
@@ -228,10 +223,8 @@ def with_parts(value: Column, held: DataType, wanted: DataType, unit: TimeUnit) 
         return value
     if isinstance(held, StructType) and isinstance(wanted, StructType):
         parts = {
-            field.name: with_parts(
-                value[held_field.name], held_field.dataType, field.dataType, unit
-            )
-            for held_field, field in _shared_fields(held, wanted)
+            field.name: with_parts(value[sent.name], sent.dataType, field.dataType, unit)
+            for sent, field in _shared_fields(held, wanted)
         }
         none = F.lit(None)
         fields = [parts.get(f.name, none.cast(plain(f.dataType))).alias(f.name) for f in wanted]
@@ -257,11 +250,9 @@ def is_lost(value: Column, read: Column, held: DataType, wanted: DataType) -> Co
         return reduce(
             or_,
             [
-                is_lost(
-                    value[held_field.name], read[field.name], held_field.dataType, field.dataType
-                )
-                for held_field, field in _shared_fields(held, wanted)
-                if may_lose(held_field.dataType, field.dataType)
+                is_lost(value[sent.name], read[field.name], sent.dataType, field.dataType)
+                for sent, field in _shared_fields(held, wanted)
+                if may_lose(sent.dataType, field.dataType)
             ],
         )
     if isinstance(held, ArrayType) and isinstance(wanted, ArrayType):

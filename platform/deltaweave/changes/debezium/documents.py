@@ -144,9 +144,9 @@ _LACKS_KEY = (
 
 
 def _problem_of_change(wanted: StructType, truncated: Column) -> Column:
-    """Say what is wrong with a change that comes without its document; null if nothing is.
+    """Return what is wrong with a change that comes without its document; null if nothing is.
 
-    MongoDB tells cases apart, so a field in another case may not be the one of the column.
+    Names are case-sensitive in MongoDB: a field in another case may not be the column's.
     """
     paths = F.flatten(
         F.array(
@@ -221,7 +221,7 @@ def _description(value: Column, held: StructType) -> Column:
 
 def _with_times(text: Column) -> Column:
     """Write times in a text as `relaxed` sends those since 1970, instead of milliseconds."""
-    # What is beyond all years stays as it is, and is no time where it is read.
+    # Times beyond the year 9999 stay as they are, and are refused where they are read.
     millis = F.array_distinct(F.regexp_extract_all(text, F.lit(_MILLIS), 1))
     possible = F.filter(millis, lambda n: F.length(n) <= _DIGITS_OF_A_TIME)
     return F.aggregate(possible, text, _with_time)

@@ -270,7 +270,7 @@ class TextValue:
             whole = F.regexp_replace(self.text, _WHOLE_DAY, "$1")
             dated = F.when(whole.rlike(f"^{_DATE_FORM}$"), whole)
         elif isinstance(data_type, TimestampType):
-            # Another instant in each time zone of the session.
+            # Without a zone, it is another instant in each session time zone.
             dated, hint = F.when(~self.text.rlike(_WITHOUT_ZONE), dated), " with a time zone"
         from_text = self._checked(dated.try_cast(data_type), data_type, hint)
         from_number = self._since_1970(data_type)
@@ -297,7 +297,7 @@ class TextValue:
         return ReadValue(value, F.when(~is_fine, self._message(problem)))
 
     def _by_semantic(self, semantic: Column, given: str) -> tuple[Column, Column, Column]:
-        """Return the microseconds since 1970, whether they are a time, and what else they are."""
+        """Return the microseconds since 1970, whether they are possible, and the problem if not."""
         factors = F.create_map(
             *[
                 part
@@ -377,7 +377,7 @@ class TextValue:
         )
 
     def checked(self, value: Column, data_type: DataType, failed: Column) -> ReadValue:
-        """Return a value of this type that was read, and that it is none if that failed."""
+        """Return a value that was read as a type, with a problem where that failed."""
         return ReadValue(value, F.when(failed, self._message(_is_no(data_type))))
 
     def _checked(self, value: Column, data_type: DataType, hint: str = "") -> ReadValue:
@@ -436,13 +436,13 @@ def _between(value: Column, bounds: tuple[str, str]) -> Column:
 
 
 def of_micros(micros: Column, data_type: DataType) -> Column:
-    """Return the time or day so many microseconds since 1970."""
+    """Convert microseconds since 1970 to a time or a day."""
     if isinstance(data_type, TimestampType):
         return F.timestamp_micros(micros)
     if isinstance(data_type, DateType):
         days = (micros - F.pmod(micros, F.lit(_MICROS_IN_A_DAY))) / F.lit(_MICROS_IN_A_DAY)
         return F.date_from_unix_date(days.cast("int"))
-    # A time without a zone is no instant: converting it by one would shift it by the session's
+    # A time without a zone is not an instant: converting an instant would shift it by the session's
     # zone.
     epoch = F.expr("TIMESTAMP_NTZ '1970-01-01 00:00:00'")
     return epoch + F.expr("INTERVAL '0.000001' SECOND") * micros

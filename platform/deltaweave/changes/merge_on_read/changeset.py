@@ -54,7 +54,7 @@ NUMBERED = "deltaweave/batches"
 """The application id whose version counts the batches of a changeset."""
 
 FIRST = "deltaweave/first_batch"
-"""Prefix of the application id whose version is the first batch of the base with an id."""
+"""Prefix of application ids, each before a base's id; the version is the base's first batch."""
 
 PURGED = "deltaweave/purged_batch"
 """The application id whose version, in a changeset, is the newest batch that was purged."""
@@ -108,7 +108,7 @@ class Batches:
     cloned: Commit | None = None
 
     def may_be_of_another_base(self, base_id: str) -> bool:
-        """Return whether some may be of a base that was there before, or of an earlier release."""
+        """Return whether some may be of an earlier base, or of an earlier release."""
         last = self.last_of_another_base(base_id)
         return any(number <= last for number in _numbers_of(self.files, self.table))
 
@@ -118,7 +118,7 @@ class Batches:
         return self.newest if first is None else first - 1
 
     def are_of_another_base(self, base_id: str) -> bool:
-        """Return whether some are of a base that was there before, if `may_be_of_another_base`."""
+        """Return whether some are of an earlier base, if `may_be_of_another_base`."""
         return not self.table.applied_versions(f"{FIRST}/").keys() <= {f"{FIRST}/{base_id}"}
 
     @property
@@ -134,7 +134,7 @@ def first_batch(changeset: TableSnapshot, base_id: str) -> int | None:
 
 
 def _firsts(changeset: TableSnapshot) -> dict[str, int]:
-    """Return the first batch of each base, by its application id; none before a batch came."""
+    """Return the first batch of each base, by its application id; empty before the first append."""
     return changeset.applied_versions(f"{FIRST}/") if _has_numbered(changeset) else {}
 
 
@@ -144,7 +144,7 @@ def began_after(changeset: TableSnapshot, at_ms: int) -> bool:
 
 
 def may_hold_of_another_base(changeset: TableSnapshot, base_id: str) -> bool:
-    """Return whether batches may be of a base that was there before, or of an earlier release."""
+    """Return whether batches may be of an earlier base, or of an earlier release."""
     first = first_batch_of_newest_base(changeset, base_id)
     return any(first is None or number < first for number in _numbers_in(changeset))
 
@@ -170,7 +170,7 @@ def _numbers_in(changeset: TableSnapshot) -> list[int]:
 
 
 def _has_numbered(changeset: TableSnapshot) -> bool:
-    """Return whether a batch was appended to a changeset, and is none of another one.
+    """Return whether a batch was appended to a changeset itself.
 
     A clone has the batches of its source, and none of its application ids.
     """
@@ -205,7 +205,7 @@ def _purged_from_source(changeset: TableSnapshot) -> int:
 
 
 def _purged_from(changeset: TableSnapshot, after: int = 0) -> int:
-    """Return the newest batch that was purged; of those up to `after` it does not matter."""
+    """Return the newest batch that was purged; it may be wrong if it is not above `after`."""
     purged = changeset.last_applied(PURGED) or 0
     if purged > after:  # unless a RESTORE brought them back
         found = newest_in_line(changeset, PURGED)
@@ -234,12 +234,12 @@ class Changeset:
         """Create the table for events like these, with these properties."""
         rows = to_stored(events.rows, self.shape)
         if self.shape.table is None and needed_properties(rows.schema):
-            # The base will say what its files call these.
+            # The base decides their names in files, once it exists.
             rows = rows.drop(*self.shape.keys, EVENT_VALUES)
         stored = stored_schema(rows, self.shape)
         fields = [StructField(each.name, nullable(each.dataType)) for each in stored]
         batch_fields = [StructField(INGESTED, TimestampType()), StructField(BATCH, LongType())]
-        # First, because ages are read from bounds, which Delta keeps of the first 32 columns.
+        # First, because ages are read from bounds, which Delta keeps for the first 32 columns.
         schema = StructType([*batch_fields, *fields])
         needed = {**needed_properties(schema), **(properties or {})}
         self.table.create_if_missing(schema, [BATCH], needed)

@@ -11,7 +11,6 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, TimestampType
 
-from deltaweave._validation import check_choice
 from deltaweave.changes.current import apply_to_current_rows
 from deltaweave.changes.events import Events, count_events
 from deltaweave.changes.merge_on_read.merged_view import MergedView
@@ -34,6 +33,7 @@ from deltaweave.table import Table
 logger = logging.getLogger(__name__)
 
 RematerializationStrategy = Literal["merge", "overwrite", "replace_where", "auto"]
+REMATERIALIZATION_STRATEGIES: tuple[str, ...] = get_args(RematerializationStrategy)
 
 # Above this share of changed rows, a table with deletion vectors is rewritten.
 _MARKED_SHARE = 0.3
@@ -54,12 +54,6 @@ class Rematerialized:
     version: int
     batch: int
     strategy: str
-
-
-def check_strategy(strategy: str, base: Table) -> None:
-    """Raise a StatementError if a strategy is unknown."""
-    known = get_args(RematerializationStrategy)
-    check_choice("strategy", strategy, known, table=base.path_or_name, operation="rematerializing")
 
 
 def best_strategy(base: Table, num_changes: int) -> RematerializationStrategy:
@@ -142,11 +136,11 @@ def rewrite_base(
 
     Args:
         sides: The base and its changeset.
-        view: The view of that version and of the batches up to `until`.
-        read: The version.
+        view: The view of the version `read` of the base, and of the batches up to `until`.
+        read: The version of the base.
         until: The newest batch in the view.
         strategy: `overwrite` or `replace_where`.
-        noted: What the commit names of the deletes that were remembered for it.
+        noted: The transaction ids that name the deletes which were remembered for this commit.
 
     Returns:
         The committed version; None if another run brought the batches in meanwhile.

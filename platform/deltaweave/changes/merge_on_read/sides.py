@@ -153,7 +153,7 @@ class Sides:
 
     @retried_after_conflict
     def settle(self) -> None:
-        """Keep what a RESTORE of the base left of batches and deletes, while the log shows it."""
+        """Record which batches and deletes a RESTORE of the base left, while the log shows it."""
         settle_watermark(self.base, self.changes, self.shape)
         Tombstones.of(self.base).settle()
 
@@ -185,8 +185,8 @@ class Sides:
             asks_order: Whether to find out if all changes are newer than the base.
         """
         while True:
-            # If the remembered deletes are the same before and after the batches were listed, all
-            # are as they were when these were listed. Later deletes are those of later batches.
+            # Deletes that are the same before and after the listing of batches are those at its
+            # time. Later deletes are those of later batches.
             deletes = KnownDeletes.newest_of(self.base)
             moment = at_one_moment(self.base, self.changes, self.shape)
             if KnownDeletes.newest_of(self.base).are(deletes):
@@ -203,7 +203,7 @@ class Sides:
         return self.view(moment.base, base, batches, events, deletes, asks_order=asks_order)
 
     def rows_when_read(self) -> DataFrame:
-        """Return the rows that both sides have whenever they are read, whatever is set then.
+        """Return rows that are read from both sides when they are used, whatever the settings then.
 
         Batches that the base has now are left out, because it may lose rows of them later.
         """

@@ -26,9 +26,9 @@ from deltaweave.changes.events import read_events
 from deltaweave.changes.merge_on_read.changeset import Changeset, Pending
 from deltaweave.changes.merge_on_read.merged_view import METHODS, ViewMethod
 from deltaweave.changes.merge_on_read.rematerialization import (
+    REMATERIALIZATION_STRATEGIES,
     RematerializationStrategy,
     Rematerialized,
-    check_strategy,
     rematerialized,
 )
 from deltaweave.changes.merge_on_read.sides import Sides, visible
@@ -294,7 +294,14 @@ class MergeOnReadTable:
                 and this can be repeated.
             DeltaweaveError: Anything else; the base is as it was.
         """
-        check_strategy(strategy, self.base)
+        table = self.base.path_or_name
+        check_choice(
+            "strategy",
+            strategy,
+            REMATERIALIZATION_STRATEGIES,
+            table=table,
+            operation="rematerializing",
+        )
         with self._in_own_session() as own:
             return rematerialized(own._sides, strategy)
 

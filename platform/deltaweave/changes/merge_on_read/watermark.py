@@ -58,9 +58,9 @@ def watermark_id(base_id: str) -> str:
 
 
 def surely_merged(watermark: int) -> int:
-    """Return the newest batch that a base surely has by its watermark.
+    """Return the newest batch that a base surely has, by its watermark.
 
-    A watermark below 0 says that it may have later ones, too; -1 that it surely has none.
+    A watermark of -1 - n stands for batch n, and perhaps later ones; of -1, for perhaps some.
     """
     return max(watermark, _with_doubt(watermark))
 
@@ -147,7 +147,7 @@ class _Merged:
 def _merged_in(snapshot: TableSnapshot) -> _Merged:
     """Return the newest batch in a version of the base, by the commits that it consists of.
 
-    RESTORE leaves the watermark as it is, and removes the rows of batches.
+    RESTORE keeps the watermark, and removes the rows of batches.
     """
     application_id = watermark_id(snapshot.id)
     if snapshot.last_applied(application_id) is not None:
@@ -225,11 +225,11 @@ def _merged_in_source(
 
 
 def _found_in_source(base: TableSnapshot, clone: Commit) -> tuple[_Merged, int]:
-    """Find the batches in the table from which a base was cloned, be it by way of other clones.
+    """Find the batches in the table from which a base was cloned, also by way of other clones.
 
     Returns:
-        They, and when that table was cloned, in ms since 1970. Neither changes, so a process asks
-        a source once.
+        The batches, and when that table was cloned, in ms since 1970. Neither changes, so a process
+        reads a source once.
 
     Raises:
         DeltaweaveError: A source cannot be read.

@@ -1,11 +1,10 @@
 """The line of commits that a version of a table consists of, by its log alone.
 
 RESTORE makes a version with the rows of an earlier one, and the commits between the two are in the
-log. Which version that was, the log says in one of two ways: by number, or by a time as text in a
-time zone that it does not say. Then the files show it: those in the table after the RESTORE
-are those of the version to which it went.
+log. The log records which version that was by its number, or by a time as text without its time
+zone. For a time, the files decide: after the RESTORE, the table has those of the restored version.
 
-Nothing here needs Spark: the log is whatever can read commits by their version.
+Nothing here needs Spark: a `Log` reads commits by their version.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ RESTORED, CLONED = "RESTORE", "CLONE"
 
 
 _MINUTE_MS = 60_000
-# Times of zones are ahead of UTC by a multiple of a quarter of an hour, from -12:00 to +14:00.
+# Offsets of time zones: multiples of a quarter of an hour, from -12:00 to +14:00.
 _ZONES_MS = [quarter * 15 * _MINUTE_MS for quarter in range(-48, 57)]
 _A_DAY_MS = 24 * 60 * _MINUTE_MS
 
@@ -62,7 +61,7 @@ class Applied:
 
 
 class _Look(NamedTuple):
-    """What the commits of a line and those undone name, as far as they were read.
+    """The batches that commits name, as far as the commits were read.
 
     Attributes:
         there: Batches of the line.
@@ -85,7 +84,7 @@ looks_at_batches: dict[tuple[str | int, ...], _Look] = {}
 def line_of_commits(log: Log, version: int) -> Iterator[Commit]:
     """Yield the commits that a version consists of, the newest first, as far as the log has them.
 
-    The last one may be that by which the table has the rows of another one.
+    The last one may be a clone or a new table, whose rows are not from commits before it.
     """
     at: int | None = version
     while at is not None and at >= 0:
@@ -97,9 +96,10 @@ def line_of_commits(log: Log, version: int) -> Iterator[Commit]:
 
 
 def begins_history(commit: Commit) -> bool:
-    """Return whether a version has nothing of those before, as a clone or a new table.
+    """Return whether nothing before a commit counts, since it made a clone or a new table.
 
-    An overwrite by `saveAsTable` is called a new table, too, and is none (Delta 4.3 marks it).
+    Delta logs an overwrite by `saveAsTable` as a new table, too; Delta 4.3 marks it, and it is
+    none.
     """
     if "REPLACE TABLE" in commit.operation:
         return str(commit.parameters.get("isV1SaveAsTableOverwrite")).lower() != "true"
@@ -107,7 +107,7 @@ def begins_history(commit: Commit) -> bool:
 
 
 def version_before(log: Log, commit: Commit) -> int | None:
-    """Return the version from which a commit went on; None if the log does not show it.
+    """Return the version that a commit continues; None if the log does not show it.
 
     It is None if a RESTORE by time went to a version before all that the log still holds.
     """
@@ -129,18 +129,17 @@ def applied_in_line(
 ) -> Applied:
     """Return what the line of a version holds of an application id.
 
-    RESTORE leaves the application ids of a table as they are, also of commits that it undoes. An id
-    of batches counts those before it, too, so that of a commit whose writer had not seen a RESTORE
-    counts nothing: some of these batches may be undone.
+    RESTORE keeps a table's application ids, also those of commits that it undoes. A version of an
+    id stands for all lower versions, too. So an id does not count if a RESTORE came between the
+    version that its writer read and its commit: lower batches may be undone.
 
     Args:
         log: The log of the table.
         version: The version.
         application_id: The application id.
-        held: What the version itself holds of it. It counts if the log is cleaned up, and no commit
-            with this id was undone.
-        is_alone: Whether the id counts nothing but what its own commit applied, which is in the
-            line with that commit.
+        held: The version of the id in the snapshot, which counts if the log was cleaned up and no
+            commit with the id was undone.
+        is_alone: Whether a version of the id stands for its own commit only.
     """
     found, keys, line = None, [], list[Commit]()
     for commit in line_of_commits(log, version):
@@ -162,17 +161,13 @@ def applied_in_line(
 
 
 def was_undone(log: Log, version: int, batch: int, application_ids: Sequence[str]) -> bool:
-    """Return whether commits that are not in the line of a version name a batch, and none in it.
+    """Return whether a batch is named only by commits that are not in the line of a version.
 
-    The newest commit that names it decides, as far as the log has them: one of the line, or one
-    that a RESTORE undid or a new table replaced. It is looked for below the `MAX_LOOKED` newest
-    commits only if some were undone since.
+    The newest commit that names it decides: one of the line, or one that a RESTORE undid or a new
+    table replaced. `MAX_LOOKED` commits are searched, beginning again at each commit that undid
+    others.
 
-    Args:
-        log: The log of the table.
-        version: The version.
-        batch: The version of an application id.
-        application_ids: The application ids that commits name it with.
+    `batch` is the version under which commits name it, with one of the application ids.
     """
 
     def named(commit: Commit) -> set[int]:
@@ -218,7 +213,7 @@ def _went_on_from_what_it_read(log: Log, commit: Commit) -> bool:
 
 
 def _applied_before(log: Log, line: list[Commit], application_id: str, held: int | None) -> Applied:
-    """Return what a line of commits holds of an application id that no known commit names."""
+    """Return the version of an application id in a line none of whose known commits names it."""
     if line and (line[-1].version == 0 or begins_history(line[-1])):
         return Applied(None)
     restored = [commit for commit in line if commit.operation == RESTORED]

@@ -5,12 +5,12 @@ maintenance of their own (`side_tables`).
 
 A side table is written before its table, in a commit of its own. So after a RESTORE it holds events
 that the table's rows lack: a delete would drop columns of a restored row, or the row. Such events
-do not count. What was noted in one call is a batch, known by its time, and the commit of the table
-that applies a batch names that time (`lineage`).
+do not count. The events noted in one call are a batch, which is known by its time: the commit of
+the table that applies the batch names it (`restores.lineage`).
 
-When the table has left its line of commits, the side table is written again with the batches that
-the table has now (`settle`). A later RESTORE may bring others back, from the versions of the side
-table before, as long as their files exist. Otherwise only the commits since the last look are read.
+After a RESTORE or CLONE of the table, the side table is rewritten with the batches that the table
+has now (`settle`). A later RESTORE may bring others back, from earlier versions of the side table,
+as long as their files exist. Only the table's commits since the last check are read.
 """
 
 from __future__ import annotations
@@ -290,7 +290,7 @@ class Settled:
 
     Attributes:
         read: The version of the side table from which they were read.
-        changes: Whether they are others than those of that version.
+        changes: Whether they differ from the rows of that version.
         takes_over: Whether some of them are what the source of a clone remembered.
     """
 
@@ -321,7 +321,7 @@ def settle(kept_in: Table, table: Table, directory: str) -> TableSnapshot:
         pairs = {**looked_at, SETTLED: found.read}
         if found.takes_over:
             pairs[TAKEN_OVER] = 1
-        # If it gets columns first, this conflicts with that, and is repeated.
+        # Adding columns first makes this write conflict, and it is repeated.
         rows = fitted(found.rows, kept_in)
         kept_in.write(rows, "overwrite", applied=pairs, computed_from=found.read)
         logger.info("%s holds what counts for version %d of %s", kept_in, newest.version, table)
@@ -336,11 +336,11 @@ def settle(kept_in: Table, table: Table, directory: str) -> TableSnapshot:
 def settled(side: TableSnapshot, newest: TableSnapshot, directory: str) -> Settled | None:
     """Return a side table's rows that count for its table's newest version.
 
-    None if all do, because the table has not left its line since the last look.
+    None if all do, because the table was neither restored nor cloned since the last check.
     """
     known, key = side.last_applied(LOOKED_AT), (side.data_path, newest.id)
     since = max(_looked_until(key, side.version), -1 if known is None else known)
-    # A table from before side tables were looked at has been on its line since they exist.
+    # If no check was recorded, what came before the side table does not matter.
     if not was_restored_or_replaced(newest, since, side.created_at_ms or 0):
         keep(checked_until, key, (newest.version, side.version), _KEPT_LOOKS)
         return None

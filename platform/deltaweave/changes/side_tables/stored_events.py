@@ -94,7 +94,7 @@ def completed(events: Events, table: TableColumns) -> Events:
 
 
 def check_are_of(newest: TableSnapshot, events: Events) -> None:
-    """Fail unless `completed` gave the events the columns of this table, and its kind of rows.
+    """Fail unless the events were completed for this table, and for its kind of rows.
 
     Raises:
         CommitConflictError: Another table replaced it, or its rows have sequences of columns now.
@@ -116,8 +116,7 @@ def check_are_of(newest: TableSnapshot, events: Events) -> None:
 def with_values_of(rows: DataFrame, wanted: DataType) -> DataFrame:
     """Convert the rows' values to a struct's type, finding fields by name at every depth.
 
-    A cast takes them by position. Here, it only changes the types that fields have, and evaluating
-    a value that does not fit is an error.
+    A cast alone would match them by position. Evaluating a value that does not fit is an error.
     """
     held = values_type(rows.schema)
     values = converted(F.col(EVENT_VALUES), held, wanted)
@@ -265,7 +264,7 @@ def converted_exactly(
 def _exact(
     spark: SparkSession, value: Column, types: tuple[DataType, DataType], problem: tuple[str, str]
 ) -> Column:
-    """Cast a value as `exact` does, but read its texts, at every depth of structs."""
+    """Cast a value as `exact` does, but parse its texts, at every depth of structs."""
     held, wanted = types
     if isinstance(held, StructType) and isinstance(wanted, StructType):
         fields = [
@@ -281,9 +280,9 @@ def _exact(
 def _parsed_text(
     spark: SparkSession, text: Column, wanted: DataType, problem: tuple[str, str]
 ) -> Column:
-    """Read a text; evaluating one that is none, or says more than its type, is an error.
+    """Parse a text; evaluating one that the type does not hold exactly is an error.
 
-    An instant is a text that names its time zone; other times are those that name none, or UTC.
+    A TIMESTAMP is a text with a time zone; other times are texts without one, or in UTC.
     """
 
     def read(as_type: DataType, zone: str | None = None) -> Column:
@@ -306,7 +305,7 @@ def _parsed_text(
             is_same = names_no_other & value.cast(TimestampNTZType()).eqNullSafe(local)
         is_same &= ~text.rlike(_BELOW_MICROSECONDS)
     elif isinstance(wanted, (DoubleType, FloatType)):
-        # Any text of so few digits is another number, and so is the shortest text of each.
+        # Texts of so few digits are different numbers, and so are the shortest texts of numbers.
         shown = F.regexp_replace(F.regexp_replace(text, "[eE].*", ""), "[^0-9]", "")
         number = F.length(F.regexp_replace(shown, "^0+|0+$", ""))
         is_same = (number <= _EXACT_DIGITS[type(wanted)]) | value.cast("string").eqNullSafe(text)
@@ -375,7 +374,7 @@ def _wanted(shape: EventShape, table: TableColumns) -> StructType:
 
 
 def _present(kept: DataFrame, shape: EventShape, table: TableColumns) -> Column:
-    """Return the names that stored events set, as the shape spells them."""
+    """Return the names of the columns that stored events set, as the shape spells them."""
     by_name = by_case(values_type(kept.schema))
     names_by_stored, held = {}, []
     for name in shape.columns:
@@ -387,7 +386,7 @@ def _present(kept: DataFrame, shape: EventShape, table: TableColumns) -> Column:
     present = _with_names_of(names_by_stored, F.col(PRESENT))
     if shape.ignore_nulls or len(held) == len(shape.columns):
         return present
-    # Events of earlier releases that set all columns which there were then.
+    # Whole events of earlier releases set all columns of their time.
     return F.coalesce(present, F.array(*map(F.lit, held)).cast("array<string>"))
 
 

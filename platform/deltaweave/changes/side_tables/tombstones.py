@@ -65,7 +65,8 @@ DELETED = f"{PREFIX}deleted"
 """Column of changes: the sequence of the key's newest delete."""
 
 EMPTIED = "deltaweave/emptied"
-"""The application id whose version grows with each such event in a table of events."""
+"""The application id, in tables of events, whose version grows with each event that empties the
+table."""
 
 TIDIED_EVERY = 32  # batches with deletes
 _OF_ALL = f"{PREFIX}of_all_keys"
@@ -149,8 +150,8 @@ class Tombstones:
     def with_current_deletes(self, changes: DataFrame, events: Events) -> DataFrame:
         """Add the last known deletes as `with_deletes` does, but evaluated when the result is used.
 
-        A delete that is remembered while a query is planned may be of a batch that the query does
-        not read. Spark takes the time first, then Delta the newest versions of the tables.
+        Deletes that are remembered while the query is planned do not count: they may be of a batch
+        that it does not read. Spark fixes the time before Delta chooses the tables' versions.
         """
         check_has_keys(self.kept_in.snapshot(), events.shape)
         rows = self.kept_in.read().where(F.col(NOTED) <= F.current_timestamp())

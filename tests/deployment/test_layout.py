@@ -201,17 +201,20 @@ def test_no_test_patches_or_imports_a_private_name_of_ours() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "from deltaweave.table import _name",
-        "from deltaweave import table\ntable._name",
-        "from deltaweave import table\nmonkeypatch.setattr(table, '_name', 1)",
-        "from deltaweave import table\nWHERE = (table, '_name')",
-        "from deltaweave.table import Table\nmonkeypatch.setattr(Table, '_name', 1)",
-        "monkeypatch.setattr('deltaweave.table._name', 1)",
+        "from deltaweave.maintenance import _last_vacuum",
+        "from deltaweave import maintenance\nmaintenance._last_vacuum",
+        "from deltaweave import maintenance\nmonkeypatch.setattr(maintenance, '_last_vacuum', 1)",
+        "from deltaweave import maintenance\nWHERE = (maintenance, '_last_vacuum')",
+        "monkeypatch.setattr('deltaweave.maintenance._last_vacuum', 1)",
     ],
 )
 def test_a_private_name_in_a_test_is_seen(text: str) -> None:
-    [found] = private_names(text)
-    assert found in ("deltaweave.table._name", "deltaweave.table.Table._name")
+    assert private_names(text) == {"deltaweave.maintenance._last_vacuum"}
+
+
+def test_a_private_method_in_a_test_is_seen() -> None:
+    text = "from deltaweave import Table\nmonkeypatch.setattr(Table, '_log', 1)"
+    assert private_names(text) == {"deltaweave.Table._log"}
 
 
 def test_private_names_of_others_and_private_modules_are_free() -> None:

@@ -9,6 +9,6 @@
 - `debezium`: turns Debezium's envelopes into rows for `apply_changes`.
 - `options`: the options of change data capture, each declared once, and their checks.
 - `events`: reads source rows as events with a key, an operation, a sequence and values.
-- `epochs`: sequences that tell one log of a database from another.
+- `epochs`: sequences by which changes of another log of the database are noticed.
 - `table_columns`, `conversions`: a table's columns; values as another type, constant or hash.
 """

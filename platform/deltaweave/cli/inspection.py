@@ -48,7 +48,30 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _CONFIGURING = frozenset({"HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME"})
 _VERSION = re.compile(r"\d{20}\.json")
 # Files of commits that a catalog keeps, which has the last word on them. Delta makes it anywhere.
-_OF_A_CATALOG = "_staged_commits"
+_CATALOG_COMMITS = "_staged_commits"
+_MEBIBYTE = 1 << 20
+# With more, the ranges of the columns that `--key` names are compared alone.
+_FILES_OF_ALL_COLUMNS = 10_000
+
+# A metric of the history, and what its column is called.
+_METRIC_COLUMNS = {
+    "numTargetRowsUpdated": "updated",
+    "numTargetRowsInserted": "inserted",
+    "numTargetRowsDeleted": "deleted",
+    "numTargetRowsCopied": "copied",
+    "numTargetFilesRemoved": "files -",
+    "numTargetFilesAdded": "files +",
+}
+_TIME_METRIC = "executionTimeMs"
+
+# A metric of the history, how the legend calls it, and its color.
+_PLOTTED_ROWS = (
+    ("numTargetRowsUpdated", "updated", "#5b3fd6"),
+    ("numTargetRowsInserted", "inserted", "#0e7490"),
+    ("numTargetRowsDeleted", "deleted", "#d1495b"),
+    ("numTargetRowsCopied", "copied unchanged", "#cfd3dc"),
+)
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 @dataclass(frozen=True)
@@ -88,7 +111,7 @@ def table_on_disk(table: str, conf: Sequence[str] = ()) -> Path | None:
         return None
     log = Path(path, "_delta_log")
     if log.is_dir():
-        return None if any(log.glob(f"{_OF_A_CATALOG}/*")) else log.parent
+        return None if any(log.glob(f"{_CATALOG_COMMITS}/*")) else log.parent
     raise NotADeltaTableError.at(table)
 
 
@@ -108,10 +131,10 @@ def commits_on_disk(table: str, conf: Sequence[str] = ()) -> Iterator[CommitOnDi
         return None
     log = directory / "_delta_log"
     files = [each for each in log.iterdir() if _VERSION.fullmatch(each.name)]
-    return map(_commit, sorted(files, reverse=True)) if files else None
+    return map(_read_commit, sorted(files, reverse=True)) if files else None
 
 
-def _commit(file: Path) -> CommitOnDisk:
+def _read_commit(file: Path) -> CommitOnDisk:
     about = _commit_info(file)
     committed_ms = about.get("inCommitTimestamp") or file.stat().st_mtime_ns // 1_000_000
     return CommitOnDisk(
@@ -129,31 +152,6 @@ def _commit_info(file: Path) -> dict[str, Any]:
             if line.startswith('{"commitInfo"'):
                 return dict(json.loads(line)["commitInfo"])
     return {}
-
-
-_MEBIBYTE = 1 << 20
-# With more, the ranges of the columns that `--key` names are compared alone.
-_FILES_OF_ALL_COLUMNS = 10_000
-
-# A metric of the history, and what its column is called.
-_COLUMNS = {
-    "numTargetRowsUpdated": "updated",
-    "numTargetRowsInserted": "inserted",
-    "numTargetRowsDeleted": "deleted",
-    "numTargetRowsCopied": "copied",
-    "numTargetFilesRemoved": "files -",
-    "numTargetFilesAdded": "files +",
-}
-_TIME = "executionTimeMs"
-
-# A metric of the history, how the legend calls it, and its color.
-_ROWS = (
-    ("numTargetRowsUpdated", "updated", "#5b3fd6"),
-    ("numTargetRowsInserted", "inserted", "#0e7490"),
-    ("numTargetRowsDeleted", "deleted", "#d1495b"),
-    ("numTargetRowsCopied", "copied unchanged", "#cfd3dc"),
-)
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 @dataclass(frozen=True)
@@ -249,7 +247,7 @@ def inspect(  # noqa: PLR0913 - options of the command
 def inspected_on_disk(
     table: str, key: list[str], small_bytes: int, conf: list[str]
 ) -> Inspection | None:
-    """Read the files of the log; None if Spark has to read them."""
+    """Inspect a table by the files of its log; None if Spark has to read them."""
     directory = table_on_disk(table, conf)
     if directory is None:
         return None
@@ -286,7 +284,7 @@ def inspected_on_disk(
 def inspected_by_spark(
     spark: SparkSession, table: str, key: list[str], small_bytes: int, *, plotted: bool
 ) -> Inspection:
-    """Ask Delta."""
+    """Inspect the newest version of a table by Spark."""
     from deltaweave import Table
 
     target = Table(spark, table)
@@ -382,12 +380,12 @@ def history(
         return
     shown = Shown("version", box=SIMPLE_HEAD, padding=0)
     shown.add_column("time", no_wrap=True)
-    for name in (*_COLUMNS.values(), "s"):
+    for name in (*_METRIC_COLUMNS.values(), "s"):
         shown.add_column(name, justify="right")
     for merge in merges:
         metrics = merge.operationMetrics or {}
-        counts = [f"{int(metrics.get(name, 0)):,}" for name in _COLUMNS]
-        seconds = f"{int(metrics.get(_TIME, 0)) / 1000:,.2f}"
+        counts = [f"{int(metrics.get(name, 0)):,}" for name in _METRIC_COLUMNS]
+        seconds = f"{int(metrics.get(_TIME_METRIC, 0)) / 1000:,.2f}"
         shown.add_row(str(merge.version), f"{merge.timestamp:%Y-%m-%d %H:%M}", *counts, seconds)
     Console(highlight=False).print(shown)
 
@@ -409,7 +407,7 @@ def plot_merges(merges: Sequence[Mapping[str, Any]], table: str, path: Path) -> 
     figure = _figure(6)
     rows, seconds = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     below = [0] * len(oldest_first)
-    for metric, label, color in _ROWS:
+    for metric, label, color in _PLOTTED_ROWS:
         counts = [int(merge["metrics"].get(metric, 0)) for merge in oldest_first]
         rows.bar(versions, counts, bottom=below, label=label, color=color, width=0.6)
         below = [low + count for low, count in zip(below, counts, strict=True)]
@@ -418,8 +416,8 @@ def plot_merges(merges: Sequence[Mapping[str, Any]], table: str, path: Path) -> 
     rows.yaxis.set_major_formatter("{x:,.0f}")
     rows.set_title(f"Merges into {table}", loc="left", fontweight="bold", pad=28)
     # Above the bars, which it would hide.
-    rows.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(_ROWS), frameon=False)
-    times = [int(merge["metrics"].get("executionTimeMs", 0)) / 1000 for merge in oldest_first]
+    rows.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(_PLOTTED_ROWS), frameon=False)
+    times = [int(merge["metrics"].get(_TIME_METRIC, 0)) / 1000 for merge in oldest_first]
     seconds.bar(versions, times, color="#8a90a0", width=0.6)
     seconds.set_ylabel("seconds")
     seconds.set_xlabel("version that the merge committed")

@@ -199,8 +199,8 @@ def _not_emptied(table: Table) -> StatementError:
     )
 
 
-# Applying a batch is idempotent, so all of it may be repeated. Each attempt takes the columns that
-# the table has then, because another table may be in its place.
+# Applying a batch is idempotent, so it may be repeated as a whole. Each attempt reads the table's
+# columns again, because another table may have replaced it.
 @retried_after_conflict
 def _to_histories(
     table: Table,
@@ -224,7 +224,7 @@ def _to_current_rows(
     events, columns = as_in_table(events, read), TableColumns.of(read, OWN_COLUMNS)
     shape = events.shape
     if not shape.is_partial:
-        # Current rows keep their values in columns of the table that are not of the events.
+        # In current rows, columns that the events lack keep their values.
         columns = columns.only([*shape.keys, *shape.columns])
     whole = completed(events, columns)
     tombstones = Tombstones.of(table)

@@ -400,13 +400,16 @@ def hashed(value: Column, data_type: DataType, name: str) -> list[Column]:
                 *hashed(entry["key"], key_type, "key"), *hashed(entry["value"], value_type, "value")
             ),
         )
-        return [is_there, F.array_sort(entries)]  # the order of a map's entries does not matter
+        return [
+            is_there,
+            F.array_sort(entries),
+        ]  # maps with the same entries in another order are equal
     if isinstance(data_type, VariantType):
         return [is_there, json_text(value)]
     if isinstance(data_type, (FloatType, DoubleType)):
         return [is_there, value.cast("string")]  # 0.0 and -0.0 have the same hash
     if isinstance(data_type, IntegralType):
-        return [is_there, value.cast("bigint")]  # the same when the column is widened
+        return [is_there, value.cast("bigint")]  # widening the column does not change it
     if is_collated(data_type):
         return [is_there, value.cast("binary")]
     return [is_there, value]

@@ -165,7 +165,9 @@ def _null_is_unset(shape: EventShape, column: str) -> bool:
     """Return whether a null without a sequence of its own counts as set by no event."""
     if shape.table is not None and shape.table.added is not None:
         return _may_be_added(shape, column)
-    return shape.ignore_nulls and shape.present is None  # as far as these options are the table's
+    return (
+        shape.ignore_nulls and shape.present is None
+    )  # if all events were applied with these options
 
 
 def _sequence_of_value(shape: EventShape, row: Named, column: str) -> str:
@@ -244,8 +246,8 @@ def newest_of_keys(events: Events) -> DataFrame:
         maxima.append(F.struct(*sequences).alias(SET_SEQUENCES))
     keys = [quoted(key) for key in events.shape.keys]
     rows = events.rows.where(F.col(OPERATION) != TRUNCATE)
-    # No event lacks its key. Stated here, this filter is the same for all joins of the result, so
-    # they share its computation.
+    # No key is null. Spark would add this filter to each join of the result; added here, the joins
+    # share one computation.
     for key in events.shape.keys:
         rows = rows.where(column(key).isNotNull())
     return grouped(rows, keys, maxima)

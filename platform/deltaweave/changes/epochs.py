@@ -196,5 +196,5 @@ def _sequence_type_of(table: Table) -> DataType | None:
     columns = table.snapshot().schema if table.exists() else StructType()
     types = {field.name: field.dataType for field in columns}
     sequence = types.get(SEQUENCE)
-    # A table of histories has them as the start of each version.
+    # In a table of histories, they are the starts of versions.
     return sequence["at"].dataType if isinstance(sequence, StructType) else types.get(_START)

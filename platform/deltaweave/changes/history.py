@@ -129,14 +129,14 @@ class Histories:
                     )
                 merged = self.merge_changes(known, terms, noted)
             result = merged if result is None else result.then(merged)
-            # Events that other runs remembered meanwhile may concern versions that were just
-            # written. A run that applied the id before may have died before it checked this.
+            # Events that other runs remembered in between may concern versions that were just
+            # written. A run that committed this batch before may have died before this check.
             is_alone = self.remembered.version() == (
                 side_version if added is None else side_version + 1
             )
             if is_alone and not merged.was_applied_before:
                 return result
-            # The versions or the remembered events have the batch, or another one with its id.
+            # By now, the table or its side table has the batch, or another one with its id.
             delivery, is_new = EventBatch.of(self.table, None), False
 
     def _versions(self, version: int) -> DataFrame:
@@ -160,7 +160,7 @@ class Histories:
             `_cdc_is_kept` (boolean): whether it is remembered; `_cdc_began` (array): the starts of
             versions in the table with its sequence, at most one.
         """
-        table_type = versions.schema[EVENT_VALUES].dataType  # to compare versions and events
+        table_type = versions.schema[EVENT_VALUES].dataType  # events are compared with versions
         others = with_values_of(others, table_type).withColumn(_IS_KEPT, F.lit(False))
         remembered = self.remembered.of_keys(self.events, side_version)
         if remembered is not None:

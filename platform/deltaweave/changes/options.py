@@ -232,7 +232,7 @@ class _Sequence(NamedTuple):
     """The sequences of events as the table holds them, and their type."""
 
     column: Column
-    of_type: DataType
+    at_type: DataType
 
 
 def _table_sequence(table: Table, rows: DataFrame, given: Column) -> _Sequence:
@@ -242,8 +242,8 @@ def _table_sequence(table: Table, rows: DataFrame, given: Column) -> _Sequence:
         sequence = as_held(given, at_type, table)
         if sequence is given:
             return _Sequence(given, at_type)
-        of_type = rows.select(sequence.alias("at")).schema["at"].dataType
-        return _Sequence(sequence, of_type)
+        at_type = rows.select(sequence.alias("at")).schema["at"].dataType
+        return _Sequence(sequence, at_type)
 
 
 def _condition_column(given: str | Column | None) -> Column | None:

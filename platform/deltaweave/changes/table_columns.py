@@ -58,14 +58,14 @@ class TableColumns:
         at: The type of the table's sequences (`at`), or None if it has none.
         added: The columns that may have been added after the table was created, by their names in
             lower case; None if that is not known.
-        of_table: The table's id.
+        table_id: The table's id.
     """
 
     fields: Mapping[str, StructField]
     stored: Mapping[str, StructField]
     at: DataType | None
     added: frozenset[str] | None = None
-    of_table: str = ""
+    table_id: str = ""
 
     @classmethod
     def of(cls, table: TableSnapshot, own: Sequence[str]) -> TableColumns:

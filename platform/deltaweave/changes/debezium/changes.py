@@ -79,7 +79,7 @@ _SNAPSHOTS_HAVE_POSITIONS = ("mysql", "sqlserver")
 # does, as it does with Oracle's changes of one SCN: `txSeq` starts again in each transaction.
 _NUMBERED_AGAIN = ("mysql", "row")
 
-# Tables have rows that earlier releases numbered, and changes of the same position come after them.
+# Above all numbers in rows of earlier releases: changes of the same position come after these.
 _AFTER_ALL_ROWS = 2**31 - 1
 
 _SNAPSHOTS = (
@@ -182,7 +182,7 @@ def debezium_changes(  # noqa: PLR0913 - the public options
     is_change = F.col(OPERATION).isin("c", "u", "r", "d", "t") | rows.unread.isNotNull()
     problem = rows.problem if rescues else F.lit(None).cast("string")
     if rescues:
-        # Without a position, nothing that overlooks the problem takes the row for a change.
+        # Without a position, the row is not applied even where its problem is overlooked.
         event_position = F.when(problem.isNull(), event_position)
         kind = F.when(rows.unread.isNull(), F.col(OPERATION)).otherwise(F.lit(_UNREAD_OP))
     else:
@@ -295,7 +295,7 @@ def position(
 
 def _is_of_snapshot(source: StructType | None) -> Column:
     """Return whether a snapshot read the row, also if a transform changed its `op`."""
-    # ReadToInsertEvent makes an insert of what a snapshot read.
+    # The transform ReadToInsertEvent turns a snapshot's reads into inserts.
     snapshot = _optional(source, "snapshot", "string")
     is_insert = (F.col(OPERATION) == "c") & F.lower(snapshot).isin(*_SNAPSHOTS)
     return (F.col(OPERATION) == "r") | F.coalesce(is_insert, F.lit(False))

@@ -309,7 +309,7 @@ def _exactly(value: Column, held: DataType, wanted: DataType) -> Column:
     if not isinstance(held, NumericType) or not isinstance(wanted, (NumericType, BooleanType)):
         return read
     if isinstance(held, IntegralType) and isinstance(wanted, _BINARY):
-        # Spark leaves FLOAT out where an INT is cast to FLOAT and then to DOUBLE.
+        # Spark optimizes a cast of INT to FLOAT and then to DOUBLE into one, which loses no digits.
         is_same = read.try_cast("bigint").eqNullSafe(value.cast("bigint")) & _is_below_limit(value)
     elif isinstance(wanted, _BINARY):
         is_same = is_same | read.cast("string").try_cast(held).eqNullSafe(value)

@@ -44,10 +44,10 @@ _DOCUMENT_PARTS = (
     "field: string>>>"
 )
 
-# Possessive, because Java's other loops over groups need a frame of the stack for each character.
+# Possessive quantifiers, because others take a stack frame of Java for each character.
 _TEXT = r'("[^"\\]*+(?:\\.[^"\\]*+)*+")'
-# Values of extended JSON, whose first group is the plain value. In a text of JSON, a quote has a
-# backslash before it, so that none of them is found in one.
+# Values of extended JSON; the first group is the plain value. They do not match within a string of
+# JSON, whose quotes have backslashes.
 _EXTENDED = (
     rf'\{{\s*"\$(?:oid|numberDecimal|symbol|uuid)"\s*:\s*{_TEXT}\s*\}}',
     r'\{\s*"\$number(?:Long|Int|Double)"\s*:\s*"([-+.\deE]+)"\s*\}',
@@ -57,7 +57,7 @@ _EXTENDED = (
     rf'\{{\s*"\$date"\s*:\s*{_TEXT}\s*\}}',
 )
 _MILLIS = r'\{\s*"\$date"\s*:\s*(-?\d+)\s*\}'
-_DIGITS_OF_A_TIME = 15  # those of the year 9999
+_DIGITS_OF_A_TIME = 15  # milliseconds up to the year 9999
 
 
 def rows_of_documents(
@@ -266,7 +266,7 @@ def _document_fields(text: Column) -> Column:
     in_times = F.from_json(_with_times(text), TEXTS)
 
     def field(millis: Column, other: Column) -> Column:
-        # A string that reads like a time is the same in both.
+        # A string that looks like a time is the same in both.
         is_time = millis.rlike(r"^-?\d+$") & (millis != other)
         value = F.when(is_time, millis).otherwise(other)
         return F.struct(value.alias("text"), is_time.alias("is_time"))

@@ -206,7 +206,7 @@ class Placeholder:
     @cached_property
     def _contained(self) -> str:
         """A pattern of JSON in which the placeholder is."""
-        # Spark's parser of JSON ignores what follows a value.
+        # Spark's JSON parser ignores text after a value.
         nested = rf"[\[{{](?s:.*)(?:{self._strings}|{self._numbers})(?s:.*)[\]}}]"
         return rf"\A\s*(?:{self._strings}|{nested})\s*\z"
 
@@ -260,7 +260,7 @@ _PARTS_WITHOUT_ROW = {
     "transaction",
     "status",
 }
-# What the Connect schema of an envelope says of `before` and `after`.
+# The part of an envelope's Connect schema that describes `before` and `after`.
 _SCHEMA = (
     "struct<fields: array<struct<field: string, fields: array<struct<"
     "field: string, name: string, parameters: map<string,string>, "
@@ -270,7 +270,7 @@ _SCHEMA = (
 _EXACT_ROW, _VARIANTS = "_cdc_envelope_exact", "map<string,variant>"
 _JSON_NUMBER_FORM = r"^-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?$"
 
-# The digits of a number with an exponent, and those of one that a double may not hold.
+# A number with few digits and an exponent, and one with more digits than a double holds.
 _FEW_DIGITS, _MANY_DIGITS = r"(?:\d\.?){0,15}+[eE]", r"(?:\d\.?){16}"
 
 _SHOWN_OF_PLACE = 200
@@ -347,7 +347,7 @@ class EnvelopeRows:
     def problem(self) -> Column:
         """What is wrong with a message (string); null if nothing is."""
         column_problems = F.concat_ws(" ", *[read.problem for read in self.columns.values()])
-        # Only the key of a delete's row counts, which is null if it cannot be read.
+        # Of a delete's row, only the key counts, and a key that cannot be read is null.
         column_problems = F.when(F.col(OPERATION) != "d", column_problems)
         return F.coalesce(self.unread, F.nullif(column_problems, F.lit("")))
 
@@ -390,7 +390,7 @@ def rows_of_texts(
         )
         known = placeholder.problem_of(field.name, text, messages.location)
         read = value.as_type(field.dataType).unless(known)
-        # A column, so that the plan, which is long, has it once.
+        # As a column, so that the long plan has it once.
         name = _READ_COLUMN + field.name
         reads[name] = F.struct(read.value.alias("value"), read.problem.alias("problem"))
         columns[field.name] = ReadValue(column(name, "value"), column(name, "problem"))
@@ -490,14 +490,14 @@ def _with_numbers(messages: Messages, rows: DataFrame, wanted: StructType) -> Da
 
 def _number_of(name: str, digits: str) -> str:
     """Build a pattern of JSON in which a number, or one of an array's, has this name."""
-    # Without leading zeros, whose digits do not count.
+    # Leading zeros are skipped, because they do not count as digits.
     value = rf"(?:\[(?:[^\]\"]*,)?\s*)?-?[0.]*+{digits}"
     return rf"(?iu){re.escape(json.dumps(name, ensure_ascii=False))}\s*:\s*{value}"
 
 
 def is_envelope(text: Column, wanted: StructType, location: Column) -> Column:
     """Return whether a message is an envelope; evaluating a flattened row is an error."""
-    # A flattened row may have a column of the one name, but rarely of both.
+    # A flattened row may have a column with one of these names, but rarely with both.
     has_parts = F.col(OPERATION).isNotNull() & F.col(SOURCE).isNotNull()
     return F.when(has_parts, True).otherwise(
         ~_is_flattened(text, wanted) | _refused_as_flattened(location)

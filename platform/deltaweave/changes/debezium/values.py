@@ -251,7 +251,7 @@ class TextValue:
         return part.as_type(data_type)
 
     def _parsed(self, data_type: DataType) -> ReadValue:
-        # Only the fields of a struct can say that a part of them was not read.
+        # `from_json` reports values that it cannot read only for a struct.
         wrapped = F.concat(F.lit('{"value":'), self.text, F.lit("}"))
         wrapped_type = StructType().add("value", data_type).add(_UNPARSED, "string")
         parsed = F.from_json(
@@ -263,7 +263,7 @@ class TextValue:
 
     def _as_time(self, data_type: DataType) -> ReadValue:
         number = self.text.rlike(r"^-?\d+$")
-        # Spark takes a time of day for one of the day on which it runs. A year of seven digits is
+        # Spark reads a time of day without a date as one of today. A year of seven digits is
         # PostgreSQL's infinity (+5877611).
         dated, hint = F.when(self.text.rlike(rf"^{_DATE_FORM}"), self.text), ""
         if isinstance(data_type, DateType):
@@ -346,7 +346,7 @@ class TextValue:
         value = text.try_cast(data_type)
         if isinstance(data_type, DecimalType):
             scale_of_type = data_type.scale
-            value = once(  # the plan of the text is long
+            value = once(  # the text's plan is long, and is there once
                 text,
                 lambda text: F.when(
                     fraction_digits(text) <= scale_of_type, text.try_cast(data_type)
@@ -460,7 +460,7 @@ def _unscaled_digits(base64: Column) -> Column:
     padded = F.when(F.length(unsigned) <= 32, F.lpad(unsigned, 33, "0"))
     fits = F.when(is_negative, padded < _38_DIGITS).otherwise(padded <= _38_DIGITS)
     padded = F.when(fits, padded)
-    # -1 is all ones, so that a negative number is one less than its inverted digits say.
+    # In two's complement, -1 is all ones: a negative number is one below its inverted digits.
     magnitude = F.when(is_negative, 1).otherwise(0).cast("decimal(38,0)")
     for at in (1, 12, 23):
         part = F.conv(F.substring(padded, at, 11), 16, 10).cast("decimal(15,0)")
@@ -476,7 +476,7 @@ def named_as(wanted: StructType, row: Column) -> Column:
 
     def is_wanted(name: Column, _: Column) -> Column:
         folded = F.try_element_at(names, F.lower(name))
-        # A column of exactly that name goes before others.
+        # A column of exactly this name is preferred.
         return folded.isNotNull() & ((folded == name) | ~F.map_contains_key(row, folded))
 
     return F.transform_keys(

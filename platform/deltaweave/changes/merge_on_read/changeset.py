@@ -191,7 +191,7 @@ def _purged_from_source(changeset: TableSnapshot) -> int:
     If its source cannot be read, all batches before the oldest that it has count as purged.
     """
     if _has_numbered(changeset):
-        return 0  # its first append wrote it down
+        return 0  # the first append recorded it in this changeset
     oldest = min(_numbers_in(changeset), default=1)
     clone = cloned_by(changeset, -1)
     if clone is None:
@@ -207,7 +207,7 @@ def _purged_from_source(changeset: TableSnapshot) -> int:
 def _purged_from(changeset: TableSnapshot, after: int = 0) -> int:
     """Return the newest batch that was purged; it may be wrong if it is not above `after`."""
     purged = changeset.last_applied(PURGED) or 0
-    if purged > after:  # unless a RESTORE brought them back
+    if purged > after:  # a RESTORE may have brought them back
         found = newest_in_line(changeset, PURGED)
         purged = purged if found.unknown_since else found.version or 0
     return max(purged, _purged_from_source(changeset))
@@ -276,16 +276,16 @@ class Changeset:
         number = max(_newest_batch(read), merged) + 1
         ingested = F.current_timestamp()
         rows = stored.withColumns({INGESTED: ingested, BATCH: F.lit(number)})
-        # The transaction starts at the version from which the number was taken. If two take the
-        # same number, Delta refuses the later one.
+        # The write is based on the version that gave the number. If two writers take the same
+        # number, Delta refuses the later commit.
         pairs = {NUMBERED: number, **dict([own] if own else [])}
         if purged := _purged_from_source(read):
             pairs[PURGED] = purged
         if events.truncated is not None:
             pairs[EMPTIED] = number
         base = self.shape.table
-        if base is not None and first_batch_of_newest_base(read, base.of_table) is None:
-            pairs[f"{FIRST}/{base.of_table}"] = number
+        if base is not None and first_batch_of_newest_base(read, base.table_id) is None:
+            pairs[f"{FIRST}/{base.table_id}"] = number
         self.table.write(rows, "append", applied=pairs, computed_from=read.version, check=check)
         return number
 
@@ -348,7 +348,7 @@ class Changeset:
         snapshot = self.table.snapshot()
         number = F.col("partitionValues")[snapshot.physical_names[BATCH]].cast("bigint")
         files = snapshot.files.where(number > batch)
-        # Upkeep rewrites files, and rows keep the time at which they came.
+        # Upkeep rewrites files, but the rows keep the time at which they were appended.
         ingested = F.get_json_object("stats", f"$.minValues['{snapshot.physical_names[INGESTED]}']")
         batches = files.select(  # one job, where aggregates would take three
             number.alias("batch"),

@@ -99,7 +99,7 @@ class MergedView:
             rows = replace(self, base=others, generated={}).rows(method)
             return rows.selectExpr("*", *self._generated())
         if method == "left_join_inserts" and (self.is_emptied or self.may_be_merged):
-            method = "left_join_anti_join"  # the base may have lost keys, or have inserted ones
+            method = "left_join_anti_join"  # the base may lack keys, or already have inserted ones
         if method == "double_rank":
             return self._newest_ranked()
         if method == "full_outer_join":

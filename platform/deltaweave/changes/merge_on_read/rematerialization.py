@@ -96,7 +96,7 @@ def touched_partitions(base: Table, view: MergedView) -> str:
     touched = before.unionByName(after).distinct()
     equalities = [_equals(name, touched.schema[name].dataType) for name in columns]
     conditions = touched.select(F.concat_ws(" AND ", *equalities).alias("condition"))
-    # At most as many rows as partitions, which the log lists anyway.
+    # One row for each partition at most; the log lists these anyway.
     return " OR ".join(f"({row.condition})" for row in conditions.collect()) or "false"
 
 
@@ -116,7 +116,7 @@ def _equals(name: str, data_type: DataType) -> Column:
     else:
         text = column.cast("string")
         token = F.concat(F.lit("'"), text, F.lit("'"))
-        # What settings may change in a token of SQL (`identifiers.literal`).
+        # Settings change how SQL reads these characters in a token (`identifiers.literal`).
         in_bytes = F.concat(F.lit("CAST(X'"), F.hex(text), F.lit("' AS STRING)"))
         text = F.when(text.rlike(r"['\\$]"), in_bytes).otherwise(token)
         value = F.concat(F.lit("CAST("), text, F.lit(f" AS {data_type.simpleString()})"))
@@ -188,14 +188,14 @@ def _merge_events(
 def rematerialized(sides: Sides, strategy: RematerializationStrategy) -> Rematerialized | None:
     """Merge all current batches into the base; see `MergeOnReadTable.rematerialize`."""
     base = sides.base
-    base.snapshot()  # names the base in the error where there is none
+    base.snapshot()  # if there is no base, the error names it
     if not sides.changes.exists():
         return None
     moment = at_one_moment(base, sides.changes, sides.shape)
     snapshot, batches = moment.base, moment.batches
     until = batches.newest
     if until <= batches.after:
-        sides.settle()  # so that also those who read the log alone see that nothing is pending
+        sides.settle()  # for readers of the log alone, who then see that nothing is pending
         return None
     events = count_events(batches.rows, moment.changeset.shape)
     chosen = best_strategy(base, events.count) if strategy == "auto" else strategy
@@ -203,7 +203,9 @@ def rematerialized(sides: Sides, strategy: RematerializationStrategy) -> Remater
         chosen = "overwrite"  # all partitions change
     tombstones = Tombstones.of(base)
     tombstones.settle()
-    keep_for = sides.options.late_by + sides.options.keep_merged_for  # for views by name
+    keep_for = (
+        sides.options.late_by + sides.options.keep_merged_for
+    )  # views by name still show these batches
     lease = lineage_lease(snapshot, tombstones.remember(events, keep_for, noted_at_present()))
     if chosen == "merge":
         written = _merge_events(base, events, tombstones, snapshot, until, lease)
@@ -213,8 +215,8 @@ def rematerialized(sides: Sides, strategy: RematerializationStrategy) -> Remater
         view = sides.view(snapshot, whole, batches, events, deletes, asks_order=True)
         written = rewrite_base(sides, view, snapshot, until, chosen, lease.marks)
         if written is not None and tombstones.version() != known:
-            # Other runs remembered deletes meanwhile. This commit may have just written rows of
-            # these keys that the base did not hold before.
+            # Other runs remembered deletes in between. This commit may have written rows of their
+            # keys, which the base did not have before.
             apply_to_current_rows(
                 base, events, tombstones, None, lineage_lease(base.snapshot(written))
             )

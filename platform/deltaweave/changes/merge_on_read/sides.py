@@ -113,7 +113,7 @@ class Sides:
         schema = base.schema
         sequence = schema[SEQUENCE].dataType if SEQUENCE in schema.names else None
         keys = self.options.spelled_as(schema.names).keys
-        # Beside whole events there may be some that leave columns out, as their batches say.
+        # Some batches may have events that leave columns out, beside others with whole events.
         is_partial = COLUMN_SEQUENCES in schema.names and not self.options.ignore_null_updates
         user_columns = [name for name in schema.names if not name.startswith(PREFIX)]
         shape = EventShape(

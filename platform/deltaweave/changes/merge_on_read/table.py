@@ -150,7 +150,7 @@ class MergeOnReadTable:
         self.warnings = tuple(dict.fromkeys((*self.warnings, *events.warnings)))
         try:
             if events.unusable is not None and self.base.exists():
-                # before these are rescued
+                # Before the unusable events are put aside.
                 self._sides.check_keys(replace(shape, table=self._sides.columns()))
             rescue(events, self.base, rescued, holder=self.changes, transaction_id=applied)
             if not events.count:
@@ -320,7 +320,7 @@ class MergeOnReadTable:
         before = datetime.now(timezone.utc) - self._options.keep_merged_for
         version = self.base.version_at(before)
         merged = 0 if version is None else merged_batch(self.base, self.changes, version)
-        merged = min(merged, self.merged_batch())  # a RESTORE may have taken them out since
+        merged = min(merged, self.merged_batch())  # a RESTORE may have undone them since
         if not merged:
             return 0
         Changeset(self.changes, self._sides.shape()).purge(merged)

@@ -273,8 +273,8 @@ def at_one_moment(
         SourceError: Some of these batches were purged, or their columns are not found.
     """
     while True:
-        # The base is read first: batches that are merged meanwhile are then read twice, which
-        # changes nothing.
+        # The base is read first, so that no batch is missed: one that is merged between the two
+        # reads counts as pending.
         snapshot = base.snapshot()
         changeset = Changeset(changes, shape_of(snapshot))
         batches = _batches_after_watermark(changeset, snapshot)
@@ -404,7 +404,7 @@ def _lacks_key(changeset: Changeset, batches: Batches) -> str:
     for key in shape.keys:
         names = [held[name].name for name in sorted(shape.stored_names(key)) if name in held]
         if not names:
-            return ""  # as all of them do
+            return ""  # all stored events lack it
         lacks.append(" AND ".join(f"{quoted(name)} IS NULL" for name in names))
     return f" AND {lacks[0]}" if len(lacks) == 1 else f" AND ({' OR '.join(lacks)})"
 

@@ -29,7 +29,7 @@ _A_DAY_MS = 24 * 60 * _MINUTE_MS
 _FRACTION = re.compile(r"\.\d+")
 
 _MAX_KEPT = 1_000
-MAX_LOOKED = 500  # commits of a line that are read for one that may not be there
+MAX_LOOKED = 500  # commits that are searched for one that may not exist
 
 
 class Log(Protocol):
@@ -243,9 +243,9 @@ def _restored_by_files(log: Log, restore: Commit) -> int | None:
             break
         made[version], changes[version] = commit.at_ms, files
         if text is not None and commit.at_ms < text[0] - _A_DAY_MS:
-            break  # nowhere was it so late
+            break  # in every time zone, it is before the RESTORE's time
     same = _with_files_of(after, changes, restore.version)
-    # Versions with the same files have the same rows: the newest has most of what was applied.
+    # Versions with the same files have the same rows. The newest holds the most batches.
     return min(same, key=lambda each: (_distance(text, made, each), -each), default=None)
 
 
@@ -254,7 +254,7 @@ def _with_files_of(
 ) -> set[int]:
     """Return the versions with the files that a table has after a RESTORE."""
     first = min(changes, default=restored)
-    # By file, the versions of commits that name it, and whether it is there after them.
+    # By file, the versions of commits that name it, and whether it is in the table after each.
     named_in: dict[str, list[tuple[int, bool]]] = {}
     for version in sorted(changes):
         for file in changes[version].removed - changes[version].added:
@@ -263,7 +263,7 @@ def _with_files_of(
             named_in.setdefault(file, []).append((version, True))
     candidates = set(range(max(first - 1, 0), restored - 1))
     if not (after.added | after.removed) <= named_in.keys():
-        return set()  # it was removed or added before the first of them
+        return set()  # a file of the RESTORE is named only before the commits that were read
     for file, named in named_in.items():
         is_there = file in after.added or (file not in after.removed and named[-1][1])
         ends = [(first - 1, not named[0][1]), *named, (restored, is_there)]
@@ -282,12 +282,12 @@ class _RestoreTime(NamedTuple):
 
 def _time_of(parameters: Mapping[str, Any]) -> _RestoreTime | None:
     """Return the time of a RESTORE, or None."""
-    moment = parameters.get("datetime")  # as delta-rs says it
+    moment = parameters.get("datetime")  # as delta-rs writes it
     if isinstance(moment, int) or str(moment).isdecimal():
         return _RestoreTime(int(str(moment)), True)
     text = str(parameters.get("timestamp") or moment)
     try:
-        # Python 3.10 reads fractions of three or six digits alone, and no Z.
+        # Python 3.10 reads only fractions of three or six digits, and no Z.
         text = _FRACTION.sub(lambda found: f"{found[0]:0<7}"[:7], text).replace("Z", "+00:00")
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -308,10 +308,10 @@ def _distance(text: _RestoreTime | None, made: Mapping[int, int], version: int) 
 
 
 def keep(kept: dict[Any, Any], key: tuple[Any, ...], value: Any, at_most: int = _MAX_KEPT) -> None:
-    """Keep what was found for a commit; its time, at the end of the key, tells tables apart."""
+    """Keep a finding on a commit; the commit's time, last in the key, identifies its table."""
     if not key[-1]:
         return
-    kept.pop(key, None)  # so that it is the newest
+    kept.pop(key, None)  # so that it becomes the newest entry
     kept[key] = value
-    for oldest in list(kept)[:-at_most]:  # other threads may keep something meanwhile
+    for oldest in list(kept)[:-at_most]:  # a copy, because other threads may add entries
         kept.pop(oldest, None)

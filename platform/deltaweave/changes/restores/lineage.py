@@ -50,9 +50,9 @@ A side table holds it, and the table itself for when it has no side table.
 AGAIN = "deltaweave/batch_again"
 """Prefix of the application id of a batch that was undone and is applied after a later one."""
 
-NOTED_EVERY = 32  # versions of the table that one look reads again at most
+NOTED_EVERY = 32  # versions of the table, after which a commit records that they were checked
 
-_CLOCKS_DIFFER_MS = 60_000  # those of drivers, and those that date commits
+_CLOCKS_DIFFER_MS = 60_000  # drivers' clocks, and those that date commits
 
 _BY_PATH = re.compile(r"delta\.`(.*)`", re.DOTALL)
 
@@ -267,7 +267,7 @@ def _opened_source(spark: SparkSession, name: str) -> Table:
     if path is not None:
         return Table(spark, f"delta.{quoted(path[1])}")
     pieces = name.split(".")
-    # A dot separates a name's parts, at most three, or is in one of them.
+    # A dot may separate the name's parts, at most three, or belong to one of them.
     for number in (3, 2, 1):
         for borders in combinations(range(1, len(pieces)), number - 1):
             parts = [pieces[a:b] for a, b in pairwise((0, *borders, len(pieces)))]

@@ -86,8 +86,8 @@ _KEPT_NOTED = 32  # versions, each of which may hold thousands of batches
 
 _noting = threading.Lock()
 _last_noted = 0
-# By side table and table: the version up to which the table was looked at, and the first version of
-# the side table for which that holds.
+# By side table and table: the version up to which the table was checked, and the side table's first
+# version for which that holds.
 checked_until: dict[tuple[str, str], tuple[int, int]] = {}
 noted_batches: dict[tuple[str, str, int, int], set[int]] = {}
 

@@ -57,7 +57,7 @@ ITEM = "item"
 
 _FAR_ZONES = ("+14:00", "-12:00")
 _NAMES_UTC = r"(?i)[\d\s](Z|UTC|GMT|[+-]00(:?00)?)\s*$"
-_BEGINS_WITH_DAY = r"^\s*[+-]?\d{4,6}-"  # Spark takes a time of day alone for one of today
+_BEGINS_WITH_DAY = r"^\s*[+-]?\d{4,6}-"  # Spark reads a time of day without a date as one of today
 _EXACT_DIGITS = {FloatType: 6, DoubleType: 15}
 _BELOW_MICROSECONDS = r"\.\d{6}0*[1-9]"
 
@@ -101,7 +101,7 @@ def check_are_of(newest: TableSnapshot, events: Events) -> None:
             Complete the events again.
     """
     table, shape = events.shape.table, events.shape
-    is_other = table is not None and table.of_table != newest.id
+    is_other = table is not None and table.table_id != newest.id
     if is_other or (COLUMN_SEQUENCES in newest.schema.names and not shape.is_partial):
         raise CommitConflictError(
             "another table is in its place since the batch began."
@@ -147,17 +147,19 @@ def stored_schema(rows: DataFrame, shape: EventShape) -> StructType:
     """Return the types of rows from `to_stored`, as their table has them if it has the columns."""
     table = {} if shape.table is None else {f.name: f for f in shape.table.stored.values()}
 
-    def of_table(field: StructField) -> StructField:
+    def as_table_has_it(field: StructField) -> StructField:
         return StructField(field.name, plain(table.get(field.name, field).dataType))
 
     keys, fields = {shape.stored(key) for key in shape.keys}, []
     for field in rows.schema:
         if field.name == EVENT_VALUES:
             fields.append(
-                StructField(EVENT_VALUES, StructType([*map(of_table, values_type(rows.schema))]))
+                StructField(
+                    EVENT_VALUES, StructType([*map(as_table_has_it, values_type(rows.schema))])
+                )
             )
         else:
-            fields.append(of_table(field) if field.name in keys else field)
+            fields.append(as_table_has_it(field) if field.name in keys else field)
     return StructType(fields)
 
 

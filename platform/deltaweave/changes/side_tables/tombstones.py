@@ -120,7 +120,7 @@ class Tombstones:
         newest = grouped(deletes, grouping, [F.max(SEQUENCE).alias(SEQUENCE)])
         self.create_if_missing(events)
         check_has_keys(self.kept_in.snapshot(), events.shape)
-        long_ago = noted_before(keep_for, noted)  # this batch's own are kept, however long it takes
+        long_ago = noted_before(keep_for, noted)  # keeps this batch's own, however long it takes
         emptied = {}
         if events.truncated is not None:
             emptied[EMPTIED] = (self.kept_in.last_applied(EMPTIED) or 0) + 1
@@ -140,7 +140,7 @@ class Tombstones:
             ):
                 self.kept_in.compact()
         except (CommitConflictError, TableLockedError, LockFileError, SettingError) as error:
-            # The deletes are committed, and a later batch tidies.
+            # The deletes are committed. A later batch tidies up.
             logger.info("%s: expired deletes are not removed now: %s", self.kept_in, error)
 
     def create_if_missing(self, events: Events) -> None:

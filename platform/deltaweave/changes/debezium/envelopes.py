@@ -347,7 +347,7 @@ class EnvelopeRows:
     def problem(self) -> Column:
         """What is wrong with a message (string); null if nothing is."""
         column_problems = F.concat_ws(" ", *[read.problem for read in self.columns.values()])
-        # Of a delete's row, only the key counts, and a key that cannot be read is null.
+        # In a delete's row, only the key counts, and a key that cannot be read is null.
         column_problems = F.when(F.col(OPERATION) != "d", column_problems)
         return F.coalesce(self.unread, F.nullif(column_problems, F.lit("")))
 

@@ -58,6 +58,7 @@ class Keeper:
         clients: The number of current clients.
         owners: Process ids of the processes that started clients, e.g. Dagster's code server.
         idle_since: When the last client left, on the monotonic clock.
+        is_to_stop: Whether the driver ends, since it was asked to.
     """
 
     spark: SparkSession

@@ -56,7 +56,7 @@ from deltaweave.identifiers import column
 # For a column with parts: what was read of it, and whether a part was lost.
 _READ_PARTS, _LOST = "_cdc_read_", "_cdc_lost_"
 
-_WITH_PARTS = (StructType, ArrayType, MapType)
+_TYPES_WITH_PARTS = (StructType, ArrayType, MapType)
 _BINARY = (FloatType, DoubleType)
 
 
@@ -167,8 +167,8 @@ def _check_has(wanted: StructType, found: Mapping[str, StructField], held: Struc
 def has_parts(held: DataType, wanted: DataType) -> bool:
     """Return whether values are converted part by part."""
     return (
-        isinstance(held, _WITH_PARTS)
-        and isinstance(wanted, _WITH_PARTS)
+        isinstance(held, _TYPES_WITH_PARTS)
+        and isinstance(wanted, _TYPES_WITH_PARTS)
         and not is_as(held, wanted)
     )
 
@@ -196,7 +196,7 @@ def read_value(
     wanted = field.dataType
     if _holds_each(held, wanted):
         return ReadValue.fine(value.cast(wanted))
-    is_nested = isinstance(held, _WITH_PARTS)
+    is_nested = isinstance(held, _TYPES_WITH_PARTS)
     text = json_text(value) if is_nested else value.cast("string")
     has_scale = isinstance(held, StructType) and set(held.names) == {"scale", "value"}
     semantic = F.lit(SCALED if has_scale else None).cast("string")

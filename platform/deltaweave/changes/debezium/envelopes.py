@@ -59,7 +59,7 @@ UNAVAILABLE = "__debezium_unavailable_value"
 """Debezium's default placeholder."""
 
 _SHOWN_OF_VALUE = 100
-_PLACEHOLDER_HOLDERS = (ArrayType, MapType, StructType, VariantType)
+_NESTED_OR_VARIANT = (ArrayType, MapType, StructType, VariantType)
 _SHORT_ESCAPES = dict(zip('"\\/\b\f\n\r\t', '"\\/bfnrt', strict=True))
 
 
@@ -143,7 +143,7 @@ class Placeholder:
             return F.when(value.isin(self.code, self._uuid.bytes), self._text)
         if isinstance(data_type, ArrayType) and isinstance(data_type.elementType, NumericType):
             return F.when(F.size(value) == len(self.code), json_text(value))
-        return json_text(value) if isinstance(data_type, _PLACEHOLDER_HOLDERS) else None
+        return json_text(value) if isinstance(data_type, _NESTED_OR_VARIANT) else None
 
     @cached_property
     def _text(self) -> str:

@@ -10,7 +10,7 @@ from benchmarks.commands.running import DIRECTORY, Directory, Json, announce, ch
 from benchmarks.limits.catalog import LIMITS, UnknownLimitError, chosen_limits
 from benchmarks.limits.measure import LimitsReport, measured_limit
 from benchmarks.report import machine
-from deltaweave._terminal import MISUSED, check_java, fail
+from deltaweave.cli import MISUSED, check_java, fail
 
 
 def limits(

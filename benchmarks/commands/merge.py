@@ -25,7 +25,7 @@ from benchmarks.merge.profile import ProfileReport, measure_profile
 from benchmarks.merge.report import MergeReport, settings_of
 from benchmarks.merge.runner import measure
 from benchmarks.report import environment_of
-from deltaweave._terminal import MISUSED, fail
+from deltaweave.cli import MISUSED, fail
 
 
 def merge(  # noqa: PLR0913 - options of the command

@@ -30,7 +30,7 @@ from benchmarks.merge.runner import CaseResult, measure
 from benchmarks.peers.iceberg import ICEBERG
 from benchmarks.peers.report import PEERS, PeersReport
 from benchmarks.report import environment_of
-from deltaweave._terminal import MISUSED, fail
+from deltaweave.cli import MISUSED, fail
 
 
 class PeerName(str, Enum):

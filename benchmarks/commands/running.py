@@ -16,8 +16,8 @@ from assets.tpcds import GeneratorError
 from benchmarks.data.tables import KeyType, Workspace
 from benchmarks.peers.peer import PeerError
 from benchmarks.report import Report
-from deltaweave import _terminal as terminal
-from deltaweave._terminal import FAILED, fail
+from deltaweave import cli
+from deltaweave.cli import FAILED, fail
 from deltaweave.errors import DeltaweaveError
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def checked(directory: Path, json: Path | None, plot: Path | None = None) -> Pat
 
     The command ends if the directory or an output file cannot be written.
     """
-    terminal.check_output(json)
-    terminal.check_plot(plot)
+    cli.check_output(json)
+    cli.check_plot(plot)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -71,7 +71,7 @@ def session(directory: Path) -> Iterator[SparkSession]:
     """Work in a session that keeps its warehouse and its log in the directory."""
     warehouse = str(directory / "spark-warehouse")
     options = {"spark.driver.memory": "8g", "spark.sql.warehouse.dir": warehouse}
-    with terminal.session(options, directory / "spark.log") as spark:
+    with cli.session(options, directory / "spark.log") as spark:
         yield spark
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 FRESH_SECONDS = 60.0
-_WARM_UP_SECONDS = 10
+WARM_UP_SECONDS = 10
 
 
 @dataclass(frozen=True)
@@ -148,12 +148,12 @@ def _ingested(use_case: UseCase, place: Path, rate: int, seconds: int, every: st
         every=every,
     )
     began = time.time()
-    _wait(query, _WARM_UP_SECONDS + seconds)
+    _wait(query, WARM_UP_SECONDS + seconds)
     ended = time.time()
     query.stop()
     # The batch of the base precedes those of the stream.
     batches = _batches(spark, use_case)
-    counted = [row for row in batches if row["committed"] > began + _WARM_UP_SECONDS]
+    counted = [row for row in batches if row["committed"] > began + WARM_UP_SECONDS]
     return Ingested(
         rate,
         sum(int(row["changes"]) for row in batches),

@@ -71,7 +71,7 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 # Settings that hold a secret's location, its kind, or how to look it up.
-_OF_A_SECRET = re.compile(
+_ABOUT_SECRETS = re.compile(
     r"^spark\.kubernetes\.(driver|executor)\.secret|keyprovider|provider\.type|\.token\.renew\."
     r"|\.enable\.delegation\.token$"
     r"|(file|path|provider|type|class|name|itemkey|bitlength|enabled|binding|use_ip|regex)$",
@@ -98,7 +98,7 @@ def secret_keys(spark_conf: Mapping[str, object]) -> list[str]:
     >>> secret_keys({"spark.hadoop.fs.s3a.secret.key": "…", "spark.authenticate.secret.file": "…"})
     ['spark.hadoop.fs.s3a.secret.key']
     """
-    return [key for key in spark_conf if _SECRET.search(key) and not _OF_A_SECRET.search(key)]
+    return [key for key in spark_conf if _SECRET.search(key) and not _ABOUT_SECRETS.search(key)]
 
 
 def local_conf(spark_conf: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -218,8 +218,8 @@ class AmbiguousMatchError(DeltaweaveError, Terminal):
     def __init__(self, problem: str, keys: Sequence[dict[str, object]] = (), **about: Any) -> None:
         self.keys = tuple(keys)
         listed = "; ".join(", ".join(f"{k}={v!r}" for k, v in key.items()) for key in self.keys)
-        of_these = f" of these target rows: {listed}" if listed else " target row."
-        hint = f"Keep one source row for each{of_these}"
+        listed_rows = f" of these target rows: {listed}" if listed else " target row."
+        hint = f"Keep one source row for each{listed_rows}"
         if about.get("hint") is not None:
             hint = f"{listed}.\n{about['hint']}"
         super().__init__(problem, **{**about, "hint": hint})

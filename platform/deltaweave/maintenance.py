@@ -13,7 +13,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from deltaweave._validation import counted
-from deltaweave.changes.side_table import side_tables
+from deltaweave.changes.side_tables import side_tables
 from deltaweave.delta.commit import rewritable_partitions
 from deltaweave.delta.jvm import translated
 from deltaweave.errors import StatementError

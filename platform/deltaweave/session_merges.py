@@ -88,7 +88,7 @@ def enable(spark: SparkSession) -> None:
     raised, an `UnsupportedFeatureError` or, after columns changed their types or order, a
     `SchemaChangedError`.
 
-    The first time, the logger `deltaweave` says so, at INFO.
+    The first time, the logger `deltaweave` reports it, at INFO.
 
     Args:
         spark: A classic session with Delta. Only its setting `spark.deltaweave.enabled` changes.
@@ -219,13 +219,13 @@ def _merged(
     Args:
         spark: The session.
         parse: Reads the statement or builder.
-        as_it_is: Runs what is no MERGE, or does not parse.
+        as_it_is: Runs a statement that is not a MERGE, or that does not parse.
         by_built_in: Runs Delta's own MERGE, if it can do this one.
     """
     try:
         with active(spark):
             parsed = parse()
-    except (StatementError, *SPARK_ERRORS):  # the latter of a builder without clauses and the like
+    except (StatementError, *SPARK_ERRORS):  # these e.g. of a builder without clauses
         return as_it_is()
     if not is_merge(parsed):
         return as_it_is()
@@ -234,7 +234,7 @@ def _merged(
             result = run_parsed(parsed)
     except DeltaweaveError as error:
         left_to_built_in = isinstance(error, (*_LEFT_TO_BUILT_IN, UnsupportedFeatureError))
-        left_to_built_in &= not isinstance(error, SettingError)  # it may be that of the lock
+        left_to_built_in &= not isinstance(error, SettingError)  # which may be about the lock
         if by_built_in is None or not left_to_built_in or _goes_wrong_by_built_in(parsed):
             raise _as_built_in_error(spark, error) from None
         if isinstance(error, UnsupportedFeatureError):
@@ -272,6 +272,7 @@ def _counts(spark: SparkSession, result: MergeResult) -> DataFrame:
     if result.strategy == StrategyName.ALREADY_APPLIED.value:
         return rows_of_numbers(spark, [], list(_COUNTS))
     counts = [
-        sum(result.metrics[f"numTargetRows{of}"] for of in summed) for summed in _COUNTS.values()
+        sum(result.metrics[f"numTargetRows{kind}"] for kind in summed)
+        for summed in _COUNTS.values()
     ]
     return rows_of_numbers(spark, [counts], list(_COUNTS))

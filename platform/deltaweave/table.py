@@ -188,7 +188,7 @@ class Table:
         Args:
             time: The time, with its time zone.
         """
-        self.snapshot()  # names the table in the error where there is none
+        self.snapshot()  # if there is no table, the error names it
         return version_at(self.spark, self._name, time)
 
     def setting(self, name: str) -> str | None:
@@ -220,7 +220,7 @@ class Table:
         if version is not None:
             return self.snapshot(version).read()
         if self._is_path:
-            self.snapshot()  # names the table in the error where there is none
+            self.snapshot()  # if there is no table, the error names it
             return strict(self.spark.read.format("delta").load(self._parts[1]))
         return strict(self.spark.table(self._name))
 
@@ -278,7 +278,7 @@ class Table:
 
     def history(self) -> DataFrame:
         """Return the table's commits, the newest first, with the columns of `DESCRIBE HISTORY`."""
-        self.snapshot()  # names the table in the error where there is none
+        self.snapshot()  # if there is no table, the error names it
         with translated(self.path_or_name, operation="reading the history"):
             return self.spark.sql(f"DESCRIBE HISTORY {self._name}")
 
@@ -374,7 +374,7 @@ class Table:
             )
         if replace_where is not None and mode != "overwrite":
             raise StatementError("replace_where needs the mode overwrite.", table=self.path_or_name)
-        self.snapshot()  # names the table in the error where there is none
+        self.snapshot()  # if there is no table, the error names it
         write = Write(
             table=self.path_or_name,
             overwrite=mode == "overwrite",
@@ -398,7 +398,7 @@ class Table:
         Raises:
             CommitConflictError: One of the files left the table meanwhile; nothing was committed.
         """
-        self.snapshot()  # names the table in the error where there is none
+        self.snapshot()  # if there is no table, the error names it
         with translated(self.path_or_name, operation="computing statistics"):
             return compute_missing_statistics(self.spark, self._log().log)
 

@@ -311,7 +311,7 @@ def test_the_report_of_peers_has_those_that_did_not_run_or_differ(
 def test_ingestion_loses_no_change_and_reports_how_fresh_the_table_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("benchmarks.merge_on_read.ingestion._WARM_UP_SECONDS", 1)
+    monkeypatch.setattr("benchmarks.merge_on_read.ingestion.WARM_UP_SECONDS", 1)
     report = tmp_path / "report.json"
     arguments = ("--rows", 100, "--per-minute", 6_000, "--seconds", 4, "--every", "1 second")
 

@@ -71,7 +71,7 @@ def test_a_session_of_an_untested_pair_is_refused_before_it_is_used(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_session, "TESTED", (("9.0.0", "9.0.0"),))
-    monkeypatch.setattr(gateway, "_NAMES", {})
+    monkeypatch.setattr(gateway, "NAMES", {})
     with pytest.raises(errors.UnsupportedVersionError, match=r"Spark 9\.0\.0 with Delta 9\.0\.0"):
         gateway.Jvm.of(spark)
 
@@ -100,4 +100,4 @@ def test_a_jar_that_was_built_for_another_spark_is_refused(jar: str, is_right: b
 
 def test_the_jar_of_a_session_is_found(spark: SparkSession) -> None:
     _, package, release = delta_package(*running_releases(spark)).split(":")
-    assert gateway._jar(gateway.Jvm.of(spark)).endswith(f"{package}-{release}.jar")
+    assert gateway.delta_jar(gateway.Jvm.of(spark)).endswith(f"{package}-{release}.jar")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import pydoc
+import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -18,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 PLATFORM = ROOT / "platform"
 MODULES = sorted(PLATFORM.rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+OURS = ("deltaweave", "dagster_deltaweave", "resources", "assets", "benchmarks")
 
 BUILT_IN_MERGE = (
     ".whenMatched",
@@ -137,6 +140,86 @@ def test_names_of_tests_have_70_characters_at_most() -> None:
     }
     assert names
     assert {each for each in names if len(each.partition("::")[2]) > 70} == set()
+
+
+def imported(module: ast.Module) -> dict[str, str]:
+    """The modules and names of ours that a module imports anywhere, by the names that it uses."""
+    names: dict[str, str] = {}
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            names.update((each.asname or each.name, each.name) for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names.update(
+                (each.asname or each.name, f"{node.module}.{each.name}") for each in node.names
+            )
+    return {name: of for name, of in names.items() if of.split(".")[0] in OURS}
+
+
+def is_private(name: str) -> bool:
+    """Whether our code keeps a name to itself; modules with an underscore have names to test."""
+    *of, last = name.split(".")
+    folder = PLATFORM if of and (PLATFORM / of[0]).is_dir() else ROOT
+    is_module = folder.joinpath(*of, f"{last}.py").exists()
+    return last.startswith("_") and not last.startswith("__") and not is_module
+
+
+def private_names(text: str) -> set[str]:
+    """The private names of ours that a test imports, reads from a module or a class, or patches."""
+    module = ast.parse(text)
+    names = imported(module)
+    found = set(names.values())
+    for node in ast.walk(module):
+        pair: list[ast.expr] = []
+        if isinstance(node, ast.Attribute):
+            pair = [node.value, ast.Constant(node.attr)]
+        elif isinstance(node, ast.Tuple):
+            pair = node.elts
+        elif isinstance(node, ast.Call):
+            pair = node.args
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            is_dotted = re.fullmatch(rf"({'|'.join(OURS)})(\.\w+)+", node.value)
+            found |= {node.value} if is_dotted else set()
+        for owner, name in pairwise(pair):
+            root, _, rest = ast.unparse(owner).partition(".")
+            if root in names and isinstance(name, ast.Constant) and isinstance(name.value, str):
+                found.add(".".join(filter(None, (names[root], rest, name.value))))
+    return {each for each in found if is_private(each)}
+
+
+def test_no_test_patches_or_imports_a_private_name_of_ours() -> None:
+    """What a test has to reach is public in its module, even if no other module imports it."""
+    modules = {*(ROOT / "tests").rglob("*.py")} - {Path(__file__)}
+    assert modules
+    found = {
+        f"{module.relative_to(ROOT)}: {name}"
+        for module in modules
+        for name in private_names(module.read_text())
+    }
+    assert found == set()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from deltaweave.maintenance import _last_vacuum",
+        "from deltaweave import maintenance\nmaintenance._last_vacuum",
+        "from deltaweave import maintenance\nmonkeypatch.setattr(maintenance, '_last_vacuum', 1)",
+        "from deltaweave import maintenance\nWHERE = (maintenance, '_last_vacuum')",
+        "monkeypatch.setattr('deltaweave.maintenance._last_vacuum', 1)",
+    ],
+)
+def test_a_private_name_in_a_test_is_seen(text: str) -> None:
+    assert private_names(text) == {"deltaweave.maintenance._last_vacuum"}
+
+
+def test_a_private_method_in_a_test_is_seen() -> None:
+    text = "from deltaweave import Table\nmonkeypatch.setattr(Table, '_log', 1)"
+    assert private_names(text) == {"deltaweave.Table._log"}
+
+
+def test_private_names_of_others_and_private_modules_are_free() -> None:
+    text = "from pyspark import SparkContext\nfrom deltaweave import _session\n"
+    assert private_names(text + "SparkContext._gateway, self._name, _session.TESTED") == set()
 
 
 # Words with which ruff's D401 lets a docstring begin, since it does not know them.

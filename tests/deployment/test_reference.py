@@ -13,11 +13,11 @@ import pytest
 import dagster_deltaweave
 import deltaweave
 from dagster_deltaweave.metadata.metadata_entries import MERGE_COUNTS, PHASE_TIMES, WRITE_COUNTS
-from dagster_deltaweave.tables.metadata_declarations import _ENTRIES
+from dagster_deltaweave.tables.metadata_declarations import METADATA_ENTRIES
 from deltaweave import errors
 from deltaweave.delta.commit.table_lock import DEFAULT_LOCK_TIMEOUT_SECONDS, LOCK_TIMEOUT
 from deltaweave.engine import limits
-from deltaweave.engine.report import _NAMES_BY_ATTRIBUTE, MERGE_METRICS, StrategyName
+from deltaweave.engine.report import MERGE_METRICS, NAMES_BY_ATTRIBUTE, StrategyName
 
 ROOT = Path(__file__).parents[2]
 PLATFORM = ROOT / "platform"
@@ -50,7 +50,7 @@ PUT_TOGETHER = {
     "upkeep/side_tables/files_removed",
     "upkeep/small_files",
     "upkeep/unclustered_files",
-    *(f"deltaweave/{entry}" for entry in _ENTRIES),
+    *(f"deltaweave/{entry}" for entry in METADATA_ENTRIES),
 }
 
 
@@ -107,7 +107,7 @@ def test_the_page_of_metadata_says_which_of_deltas_counts_a_key_holds() -> None:
 
 def test_the_page_of_metadata_lists_every_metric_as_the_code_describes_it() -> None:
     listed = {tuple(row) for row in rows("metadata.md") if "/" not in row[0]}
-    attributes = {name: attribute for attribute, name in _NAMES_BY_ATTRIBUTE.items()}
+    attributes = {name: attribute for attribute, name in NAMES_BY_ATTRIBUTE.items()}
     assert listed == {
         (f"`{name}`", f"`{attributes[name]}`", text) for name, text in MERGE_METRICS.items()
     }

@@ -490,11 +490,11 @@ def test_what_cannot_be_taken_back_from_a_process_keeps_nothing_else(
     def fails(self: Keeper, name: str) -> None:
         raise Py4JError("an error of the cache manager")
 
-    monkeypatch.setattr(Keeper, "_uncache", fails)
+    monkeypatch.setattr(Keeper, "uncache", fails)
     client = Departed(f"{broadcasts}\n")
     with socket.socket() as listener, ThreadPoolExecutor(1) as thread:
         keeper = Keeper(spark, listener, 60, 60, clients=2)
-        thread.submit(keeper._serve_client, "departed", client).result()
+        thread.submit(keeper.serve_client, "departed", client).result()
     assert not broadcasts.exists()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", client.answer["port"])).close()

@@ -112,7 +112,7 @@ def test_a_process_sends_nothing_to_a_keeper_of_another_user(
     be_another_user()
 
     with pytest.raises(WarmDriverError, match="a process of the user"):
-        client._greet(place, {"name": "run"})
+        client.greet(place, {"name": "run"})
 
     connection, _ = listener.accept()
     with connection:
@@ -128,7 +128,7 @@ def test_a_keeper_gives_no_gateway_to_a_process_of_another_user(
     with theirs:
         theirs.sendall(b'{"name": "stranger", "owner": 1, "idle_seconds": 9999}\n')
         keeper = Keeper(None, ours, 60, 60, clients=1)  # type: ignore[arg-type]
-        keeper._attend(ours)
+        keeper.attend(ours)
         answer = b""
         with suppress(ConnectionResetError):  # it hung up with our words unread
             answer = theirs.recv(100)

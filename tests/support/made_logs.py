@@ -58,7 +58,7 @@ class MadeTable:
 
     def snapshot(self) -> Any:
         store, base = file_system(str(self.path))
-        version, table_id, applied = held_partitions._read_log(store, f"{base}/_delta_log")
+        version, table_id, applied = held_partitions.newest_ids(store, f"{base}/_delta_log")
         return SimpleNamespace(
             version=version,
             id=table_id,

@@ -123,7 +123,7 @@ def build_merge_checks(
         judged = judged_run(context.instance, context.run, key)
         found: dict[str, CheckFinding] = {}
         if SOURCE_ROWS in selected:
-            found[SOURCE_ROWS] = _source_rows(judged.values if judged else {}, takes_all)
+            found[SOURCE_ROWS] = source_rows_finding(judged.values if judged else {}, takes_all)
         if ROW_COUNT in selected:
             before = _run_before(context.instance, key, judged) if judged else None
             found[ROW_COUNT] = _row_count(judged, before, low, high)
@@ -154,7 +154,8 @@ def takes_every_row(declaration: MergeDeclaration | None) -> bool:
     )
 
 
-def _source_rows(values: Mapping[str, Any], takes_all: bool) -> CheckFinding:
+def source_rows_finding(values: Mapping[str, Any], takes_all: bool) -> CheckFinding:
+    """Judge what a merge recorded of its source's rows."""
     if "merge/source_rows" not in values and "deltaweave/warnings" in values:
         return CheckFinding(
             False, "What the merge did was not recorded: see the warnings of its run.", {}

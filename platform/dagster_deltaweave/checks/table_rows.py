@@ -62,7 +62,7 @@ _ROWS_SHOWN_OF_CHECK = 10
 _ROWS = f"{RESERVED_PREFIX}rows"
 # A core reads so many bytes of Parquet in about a second, in which Spark would plan a shuffle and
 # start its jobs.
-_SMALL_BYTES = 16 * 1024 * 1024
+SMALL_BYTES = 16 * 1024 * 1024
 # On an object store, each file takes some 100 ms more.
 _FEW_FILES = 50
 
@@ -170,7 +170,7 @@ def _rows_of(snapshot: "TableSnapshot", files: "FileList | None") -> "DataFrame"
     if files is None:
         return snapshot.read()
     rows = snapshot.read_files(files)
-    is_small = len(files) <= _FEW_FILES and files.size_in_bytes <= _SMALL_BYTES
+    is_small = len(files) <= _FEW_FILES and files.size_in_bytes <= SMALL_BYTES
     return rows.coalesce(1) if is_small else rows
 
 

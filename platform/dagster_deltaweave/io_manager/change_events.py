@@ -177,7 +177,7 @@ def append(declaration: MergeOnReadDeclaration, output: Output, ids: RunIds) -> 
     at = merge_on_read_locations(output.tables, declaration)
     before, run = table.newest_batch(), StreamRun.of(context.step_context.dagster_run.tags)
     if output.rows.isStreaming:
-        _append_stream(context, declaration, table, at, output.rows, run)
+        append_stream(context, declaration, table, at, output.rows, run)
     else:
         step = context.step_context
         run_id = first_attempt(step.instance, step.dagster_run)
@@ -200,7 +200,7 @@ def append(declaration: MergeOnReadDeclaration, output: Output, ids: RunIds) -> 
     return Stored(None, record, table.warnings)
 
 
-def _append_stream(
+def append_stream(
     context: OutputContext,
     declaration: MergeOnReadDeclaration,
     table: MergeOnReadTable,
@@ -212,7 +212,7 @@ def _append_stream(
     name = declaration.changes.to_user_string()
     query = table.ingest(events, name=name, checkpoint=at.checkpoint, every=run.every)
     # Not only what this run appends: one that was killed appended without a report.
-    reported = _last_report(context, declaration.changes)
+    reported = last_report(context, declaration.changes)
 
     def observe(progress: dict[str, int | float | None], is_last: bool) -> None:
         try:
@@ -241,27 +241,27 @@ def _append_stream(
 
 
 @dataclass(frozen=True)
-class _Reported:
+class Reported:
     """What an asset was materialized with: the newest batch, and how many events wait aside."""
 
     batch: int | None
     num_rescued: int
 
-    def with_batch(self, batch: int, metadata: Mapping[str, Any]) -> _Reported:
+    def with_batch(self, batch: int, metadata: Mapping[str, Any]) -> Reported:
         """Return the record for a batch; without a count in the metadata, the last count stays."""
         waiting = _int_of(metadata.get(RESCUED_EVENTS))
-        return _Reported(batch, self.num_rescued if waiting is None else waiting)
+        return Reported(batch, self.num_rescued if waiting is None else waiting)
 
 
-def _last_report(context: OutputContext, key: AssetKey) -> _Reported:
+def last_report(context: OutputContext, key: AssetKey) -> Reported:
     """Return what the asset's newest materialization recorded."""
     event = context.step_context.instance.get_latest_materialization_event(key)
     made = event.asset_materialization if event else None
     if made is None:
-        return _Reported(None, 0)
+        return Reported(None, 0)
     batch = (made.tags or {}).get(DATA_VERSION_TAG, "")
     waiting = _int_of(made.metadata.get(RESCUED_EVENTS))
-    return _Reported(int(batch) if batch.isdecimal() else None, waiting or 0)
+    return Reported(int(batch) if batch.isdecimal() else None, waiting or 0)
 
 
 def _int_of(entry: Any) -> int | None:

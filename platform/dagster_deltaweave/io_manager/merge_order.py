@@ -48,7 +48,7 @@ from dagster_deltaweave.partitions import (
 )
 from dagster_deltaweave.tables import MergeDeclaration
 from deltaweave import Lease
-from deltaweave.changes.lineage import LogOf
+from deltaweave.changes.restores import LogOf
 from deltaweave.delta.commit import is_unwritten
 from deltaweave.errors import OutOfOrderError
 
@@ -62,12 +62,12 @@ if TYPE_CHECKING:
 
 _QUEUED = (DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED)
 _FAILED_STATUSES = (DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
-_QUEUED_SECONDS = 60
+QUEUED_SECONDS = 60
 _MOST_RELEASED = 20
 # The daemon writes after each 25 runs for which partitions it has made some.
 _MADE_LOOKED_AT = 200
-_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 15.0  # in the step
-_SHORTEST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 5.0, 60.0
+SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 15.0  # in the step
+SHORTEST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 5.0, 60.0
 
 
 @dataclass(frozen=True)
@@ -134,10 +134,10 @@ class EarlierRuns:
                     return
                 waited, awaited = self._waited(attempts), attempts[0]
                 if is_tried_again:
-                    pause = min(_LONGEST_RETRY_SECONDS, _SHORTEST_RETRY_SECONDS + waited / 4)
+                    pause = min(_LONGEST_RETRY_SECONDS, SHORTEST_RETRY_SECONDS + waited / 4)
                     raise self._retry_or_error(awaited, pause)
                 without_slot.enter_context(_without_pool_slot(self.context))
-                time.sleep(min(_LONGEST_PAUSE_SECONDS, _SHORTEST_PAUSE_SECONDS + waited / 10))
+                time.sleep(min(_LONGEST_PAUSE_SECONDS, SHORTEST_PAUSE_SECONDS + waited / 10))
 
         if awaited is not None and has_inputs and self._loads_itself:
             raise self._retry_or_error(awaited, 0)
@@ -325,7 +325,7 @@ class EarlierRuns:
             if not earlier:
                 self._release_queued(attempts)
         waited = time.time() - self._since[awaited]
-        gives_way = waited > _QUEUED_SECONDS and self._blocks(oldest)
+        gives_way = waited > QUEUED_SECONDS and self._blocks(oldest)
         if gives_way or waited >= self.wait_seconds:
             raise self._waited_too_long(oldest, waited, gives_way=gives_way)
         return waited

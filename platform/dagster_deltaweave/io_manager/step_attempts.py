@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dagster import OutputContext
 
 
-_SECONDS_BEFORE_RETRY = 5
+SECONDS_BEFORE_RETRY = 5
 
 
 class WaitsForOlder(RetryRequested):
@@ -60,7 +60,7 @@ def retry_run_if_transient(retries: int, context: OutputContext | None = None) -
     except DeltaweaveError as error:
         if isinstance(error, Transient) and retries:
             waits = 0 if context is None else len(waits_of_step(context))
-            raise RetryRequested(retries + waits, _SECONDS_BEFORE_RETRY) from error
+            raise RetryRequested(retries + waits, SECONDS_BEFORE_RETRY) from error
         if context is not None:
             # So the log has it at the level ERROR, as one entry.
             context.log.error(str(error))

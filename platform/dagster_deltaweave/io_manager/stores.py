@@ -136,7 +136,8 @@ def _append(declaration: MergeOnReadDeclaration, output: Output, ids: RunIds) ->
 
 
 @_store.register(WriteDeclaration)
-def _write(declaration: WriteDeclaration, output: Output, ids: RunIds) -> Stored:
+def store_write(declaration: WriteDeclaration, output: Output, ids: RunIds) -> Stored:
+    """Write the rows of an output as a write declaration says, without a merge."""
     predicate = _replaced(declaration, output)
     output.target.prepare(output.rows)
     start = output.target.start_of_write(adds_only=declaration.adds_only, predicate=predicate)

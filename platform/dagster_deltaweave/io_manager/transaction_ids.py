@@ -50,7 +50,7 @@ from dagster_deltaweave.tables import (
     application_id,
 )
 from deltaweave import Lease, Table
-from deltaweave.changes.lineage import LogOf, newest_in_line
+from deltaweave.changes.restores import LogOf, newest_in_line
 from deltaweave.delta.commit import TransactionId
 from deltaweave.errors import NOTHING_WRITTEN, CommitConflictError, SourceError, StatementError
 

@@ -441,15 +441,15 @@ def rows_of_delivery(
     """
     if written_tag(tags, LANDING) is None:
         return rows
-    before = _look_at_delivery(partition, tags, table)
+    before = look_at_delivery(partition, tags, table)
     with translated(table, operation="reading a delivery", otherwise=SourceError):
         kept = checkpointed(rows)
-    if _look_at_delivery(partition, tags, table) != before:
+    if look_at_delivery(partition, tags, table) != before:
         raise _delivery_error(partition, tags, table, "changed while it was read")
     return kept
 
 
-def _look_at_delivery(partition: str, tags: Mapping[str, str], table: str) -> str | None:
+def look_at_delivery(partition: str, tags: Mapping[str, str], table: str) -> str | None:
     """Return the digest of the delivery's files.
 
     Raises:

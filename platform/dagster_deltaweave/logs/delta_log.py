@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dagster_deltaweave.storage import file_system, local_path, redacted, without_query
-from deltaweave.changes.commit_lines import applied_in_line
 from deltaweave.changes.merge_on_read import surely_merged
+from deltaweave.changes.restores import applied_in_line
 from deltaweave.delta.commit import made_unwritten
 from deltaweave.delta.log import (
     CheckpointFiles,
@@ -466,7 +466,7 @@ SAME_ROWS = frozenset(
 
 _CREATED_EMPTY = "CREATE TABLE"
 _CHANGED = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
-_AT_FIRST = 100
+COMMITS_AT_FIRST = 100
 """How many commits are read at first; each is a file of the log."""
 
 
@@ -559,7 +559,7 @@ class _NewestCommits(NamedTuple):
 
 def _growing_pages(table: Table) -> Iterator[_NewestCommits]:
     """Yield the newest commits, ten times as many in each step."""
-    limit = _AT_FIRST
+    limit = COMMITS_AT_FIRST
     while True:
         commits = _newest_commits(table, limit)
         page = _NewestCommits(commits, is_all=len(commits) < limit)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dagster_deltaweave.logs.delta_log import LogAt
 from dagster_deltaweave.storage import file_system
-from deltaweave.changes.commit_lines import RESTORED, Log, begins_history, version_before
+from deltaweave.changes.restores import RESTORED, Log, begins_history, version_before
 from deltaweave.delta.log import newest_checkpoint
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def merged_partitions(location: str, asset: AssetKey) -> HeldPartitions | None:
     """
     store, base = file_system(location)
     directory = f"{base}/_delta_log"
-    version, table_id, applied = _read_log(store, directory)
+    version, table_id, applied = newest_ids(store, directory)
     if table_id is None:
         return None
     records = records_id(table_id, asset)
@@ -205,7 +205,7 @@ class _LoggedIds(NamedTuple):
     applied: dict[str, int]
 
 
-class _NewestIds(NamedTuple):
+class NewestIds(NamedTuple):
     """The newest version of a log, with the ids of that version."""
 
     version: int
@@ -213,7 +213,7 @@ class _NewestIds(NamedTuple):
     applied: dict[str, int]
 
 
-def _read_log(store: FileSystem, directory: str) -> _NewestIds:
+def newest_ids(store: FileSystem, directory: str) -> NewestIds:
     """Return the newest version of a table, its id, and the version of each application id."""
     from pyarrow.fs import FileSelector
 
@@ -231,7 +231,7 @@ def _read_log(store: FileSystem, directory: str) -> _NewestIds:
     ids = [each.table_id for each in found if each.table_id is not None]
     applied = {name: record for each in found for name, record in each.applied.items()}
     newest = int(since[-1][:-5]) if since else checkpoint
-    return _NewestIds(newest, ids[-1] if ids else None, applied)
+    return NewestIds(newest, ids[-1] if ids else None, applied)
 
 
 def _read_lines(store: FileSystem, path: str) -> _LoggedIds:

@@ -50,7 +50,7 @@ from deltaweave._validation import check_given_location, counted
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_COARSE_CLOCK = SECOND_IN_NS // 20
+COARSE_CLOCK = SECOND_IN_NS // 20
 """By how much the times that a disk gives files are behind the clock of the runs, at most."""
 
 
@@ -115,7 +115,7 @@ class _LandingSensor:
             cursor,
             self.policy,
             limit=self.max_requests_per_tick,
-            margin=lateness if local_path(self.directory) is None else _COARSE_CLOCK,
+            margin=lateness if local_path(self.directory) is None else COARSE_CLOCK,
         )
         after = LandingCursor(landed.unsettled, plan.done).to_cursor()
         if not plan.requests:

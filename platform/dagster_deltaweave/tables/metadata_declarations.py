@@ -133,7 +133,7 @@ PARTITION_EXPR = "partition_expr"
 _PREFIX = "deltaweave/"
 _Location = TypeVar("_Location", bound=TableLocation)
 _MODES_OF_WRITE = frozenset({"append", "overwrite", "replace_where", "merge"})
-_ENTRIES = frozenset(
+METADATA_ENTRIES = frozenset(
     {
         "keys",
         "replace_where",
@@ -239,10 +239,10 @@ def _plain_declaration(metadata: Mapping[str, Any], asset: str) -> TableDeclarat
     mode = given.pop("write", None)
     if mode is None:
         return None
-    unknown = set(given) - _ENTRIES
+    unknown = set(given) - METADATA_ENTRIES
     if unknown:
         raise _wrong_metadata_error(
-            asset, f"{_PREFIX}{min(unknown)} is not a known entry", _ENTRIES
+            asset, f"{_PREFIX}{min(unknown)} is not a known entry", METADATA_ENTRIES
         )
     if mode not in _MODES_OF_WRITE:
         raise _wrong_metadata_error(asset, f"{WRITE} is {mode!r}", _MODES_OF_WRITE)

@@ -27,10 +27,16 @@ from deltaweave.changes.options import (
     schema_of,
     wrong,
 )
-from deltaweave.changes.side_table import EVENTS, TOMBSTONES, check_has_keys, side_table
-from deltaweave.changes.stored_events import check_are_of, completed
+from deltaweave.changes.side_tables import (
+    EVENTS,
+    TOMBSTONES,
+    Tombstones,
+    check_are_of,
+    check_has_keys,
+    completed,
+    open_side_table,
+)
 from deltaweave.changes.table_columns import TableColumns
-from deltaweave.changes.tombstones import Tombstones
 from deltaweave.delta.jvm import active, in_session, own_session
 from deltaweave.engine.attempts import retried_after_conflict
 from deltaweave.engine.report import MergeResult
@@ -130,10 +136,10 @@ def apply_changes(  # noqa: PLR0913 - the public options
     with active(spark), own_session(spark) as own:
         if own is not spark:
             table, rows = Table(own, target), in_session(rows, own)
-        return _apply(table, rows, options, idempotency)
+        return _apply_batch(table, rows, options, idempotency)
 
 
-def _apply(
+def _apply_batch(
     table: Table, rows: DataFrame, options: ChangeOptions, idempotency: tuple[str, int] | None
 ) -> MergeResult:
     """Apply a batch of change events to a table; see `apply_changes`."""
@@ -172,7 +178,7 @@ def _apply(
 def _check_remembered_keys(table: Table, shape: EventShape, *, keeps_histories: bool) -> None:
     """Fail before events are rescued if the table's side table has other names for keys."""
     directory, own = (EVENTS, (START, END)) if keeps_histories else (TOMBSTONES, OWN_COLUMNS)
-    kept_in = side_table(table, directory)
+    kept_in = open_side_table(table, directory)
     if kept_in.exists():
         columns = TableColumns.of(table.snapshot(), own)
         check_has_keys(kept_in.snapshot(), replace(shape, table=columns))
@@ -193,8 +199,8 @@ def _not_emptied(table: Table) -> StatementError:
     )
 
 
-# Applying a batch is idempotent, so all of it may be repeated. Each attempt takes the columns that
-# the table has then, because another table may be in its place.
+# Applying a batch is idempotent, so it may be repeated as a whole. Each attempt reads the table's
+# columns again, because another table may have replaced it.
 @retried_after_conflict
 def _to_histories(
     table: Table,
@@ -218,16 +224,16 @@ def _to_current_rows(
     events, columns = as_in_table(events, read), TableColumns.of(read, OWN_COLUMNS)
     shape = events.shape
     if not shape.is_partial:
-        # Current rows keep their values in columns of the table that are not of the events.
+        # In current rows, columns that the events lack keep their values.
         columns = columns.only([*shape.keys, *shape.columns])
     whole = completed(events, columns)
     tombstones = Tombstones.of(table)
     newest = tombstones.settle()
     check_are_of(newest, whole)
-    terms = delivery.terms(newest)
+    terms = delivery.commit_terms(newest)
     noted = None if terms.is_applied else tombstones.remember(whole, late_by, delivery.noted)
-    line = terms.line(noted)
-    return apply_to_current_rows(table, whole, tombstones, terms.idempotency, line)
+    lease = terms.lease(noted)
+    return apply_to_current_rows(table, whole, tombstones, terms.idempotency, lease)
 
 
 def _history_columns(table: Table, shape: EventShape) -> tuple[str, ...]:

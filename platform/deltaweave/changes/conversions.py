@@ -42,7 +42,7 @@ FROM = "deltaweave.from"
 """Metadata of a wanted field: the names that it may have among the existing fields."""
 
 _DIGITS = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
-_OF_ZONES = (DateType, TimestampNTZType, StringType)  # each is an instant in a zone alone
+_OF_ZONES = (DateType, TimestampNTZType, StringType)  # an instant only in a time zone
 _WITHOUT_LOSS = (ByteType, ShortType, IntegerType)
 
 _SAME_KEYS = (
@@ -51,18 +51,24 @@ _SAME_KEYS = (
     "event is merged, or older than late_by."
 )
 
-_EPOCH = "TIMESTAMP_NTZ '1970-01-01 00:00:00'"
+_EPOCH_NTZ = "TIMESTAMP_NTZ '1970-01-01 00:00:00'"
 _MICROSECOND = "INTERVAL '0.000001' SECOND"
 
 
 def plain(data_type: DataType) -> DataType:
     """Return the type with nulls allowed at every depth, and without its fields' metadata."""
+    return with_fields(data_type, lambda field: StructField(field.name, plain(field.dataType)))
+
+
+def with_fields(data_type: DataType, change: Callable[[StructField], StructField]) -> DataType:
+    """Apply a change to each outermost field of a type, also within arrays and maps."""
     if isinstance(data_type, StructType):
-        return StructType([StructField(f.name, plain(f.dataType)) for f in data_type])
+        return StructType([change(field) for field in data_type])
     if isinstance(data_type, ArrayType):
-        return ArrayType(plain(data_type.elementType))
+        return ArrayType(with_fields(data_type.elementType, change))
     if isinstance(data_type, MapType):
-        return MapType(plain(data_type.keyType), plain(data_type.valueType))
+        key_type, value_type = data_type.keyType, data_type.valueType
+        return MapType(with_fields(key_type, change), with_fields(value_type, change))
     return data_type
 
 
@@ -117,15 +123,15 @@ def converted(value: Column, held: DataType, wanted: DataType) -> Column:
         one, other = held.elementType, wanted.elementType
         return F.transform(value, lambda item: converted(item, one, other))
     if isinstance(held, MapType) and isinstance(wanted, MapType):
-        of_keys, of_values = (held.keyType, wanted.keyType), (held.valueType, wanted.valueType)
+        key_types, value_types = (held.keyType, wanted.keyType), (held.valueType, wanted.valueType)
         entries = F.transform(
             F.map_entries(value),
             lambda entry: F.struct(
-                converted(entry["key"], *of_keys).alias("key"),
-                converted(entry["value"], *of_values),
+                converted(entry["key"], *key_types).alias("key"),
+                converted(entry["value"], *value_types),
             ),
         )
-        return F.map_from_entries(entries) if is_as(*of_keys) else once(entries, _map_of)
+        return F.map_from_entries(entries) if is_as(*key_types) else once(entries, _map_of)
     return value.cast(wanted) if widens(held, wanted) else value
 
 
@@ -140,7 +146,7 @@ def _map_of(entries: Column) -> Column:
 def exact(value: Column, held: DataType, wanted: DataType, problem: tuple[str, str]) -> Column:
     """Cast a value to another type; evaluating one that this changes is an error.
 
-    It is an error for any value if the session's time zone has a part in what it becomes.
+    So is any value whose cast depends on the session's time zone.
 
     Args:
         value: The value.
@@ -167,17 +173,17 @@ def depends_on_zone(held: DataType, wanted: DataType) -> bool:
     if isinstance(held, ArrayType) and isinstance(wanted, ArrayType):
         return depends_on_zone(held.elementType, wanted.elementType)
     if isinstance(held, MapType) and isinstance(wanted, MapType):
-        of_keys = depends_on_zone(held.keyType, wanted.keyType)
-        return of_keys or depends_on_zone(held.valueType, wanted.valueType)
+        keys_depend = depends_on_zone(held.keyType, wanted.keyType)
+        return keys_depend or depends_on_zone(held.valueType, wanted.valueType)
     pairs = [(held, wanted), (wanted, held)]
     return any(isinstance(a, TimestampType) and isinstance(b, _OF_ZONES) for a, b in pairs)
 
 
 def once(value: Column, function: Callable[[Column], Column]) -> Column:
-    """Return what a function makes of a value that it reads several times.
+    """Apply a function that reads its argument several times.
 
-    The plan has the value once. Otherwise, it grows with the power of the depth to which such
-    functions are applied to what others made.
+    The plan has the argument once. Otherwise, nesting such functions would make it grow
+    exponentially.
     """
     return F.get(F.transform(F.array(value), function), F.lit(0))
 
@@ -195,7 +201,7 @@ def spelled(names: Sequence[str], present: Column) -> Column:
 
 def is_as(held: DataType, wanted: DataType) -> bool:
     """Return whether values of a type already are of the wanted type."""
-    return plain(held) == plain(wanted) and not _renames(wanted)
+    return plain(held) == plain(wanted) and not holds_type(wanted, _renames)
 
 
 def has_fields_of(data_type: DataType, other: DataType) -> bool:
@@ -210,19 +216,27 @@ def has_fields_of(data_type: DataType, other: DataType) -> bool:
     if isinstance(data_type, ArrayType) and isinstance(other, ArrayType):
         return has_fields_of(data_type.elementType, other.elementType)
     if isinstance(data_type, MapType) and isinstance(other, MapType):
-        of_keys = has_fields_of(data_type.keyType, other.keyType)
-        return of_keys and has_fields_of(data_type.valueType, other.valueType)
+        keys_have = has_fields_of(data_type.keyType, other.keyType)
+        return keys_have and has_fields_of(data_type.valueType, other.valueType)
     return True
 
 
-def _renames(wanted: DataType) -> bool:
-    if isinstance(wanted, StructType):
-        return any(names_of(f)[0] != f.name or _renames(f.dataType) for f in wanted)
-    if isinstance(wanted, ArrayType):
-        return _renames(wanted.elementType)
-    if isinstance(wanted, MapType):
-        return _renames(wanted.keyType) or _renames(wanted.valueType)
-    return False
+def holds_type(data_type: DataType, is_one: Callable[[DataType], bool]) -> bool:
+    """Return whether a test is true of a type, or of a part of it at any depth."""
+    parts: list[DataType] = []
+    if isinstance(data_type, StructType):
+        parts = [field.dataType for field in data_type]
+    elif isinstance(data_type, ArrayType):
+        parts = [data_type.elementType]
+    elif isinstance(data_type, MapType):
+        parts = [data_type.keyType, data_type.valueType]
+    return is_one(data_type) or any(holds_type(part, is_one) for part in parts)
+
+
+def _renames(data_type: DataType) -> bool:
+    """Return whether a struct's own fields are found by other names first."""
+    fields = data_type if isinstance(data_type, StructType) else ()
+    return any(names_of(field)[0] != field.name for field in fields)
 
 
 def widens(narrow: DataType, wide: DataType) -> bool:
@@ -338,7 +352,7 @@ def collectable(value: Column, data_type: DataType) -> Column:
     if isinstance(data_type, TimestampType):
         return F.unix_micros(value)
     if isinstance(data_type, TimestampNTZType):
-        return value - F.expr(_EPOCH)
+        return value - F.expr(_EPOCH_NTZ)
     return F.unix_date(value) if isinstance(data_type, DateType) else value
 
 
@@ -357,7 +371,7 @@ def as_constant(collected: Any, data_type: DataType) -> Column | None:
         return F.timestamp_micros(F.lit(collected))
     if isinstance(data_type, TimestampNTZType):
         micros = collected // timedelta(microseconds=1)
-        return F.expr(_EPOCH) + F.expr(_MICROSECOND) * F.lit(micros)
+        return F.expr(_EPOCH_NTZ) + F.expr(_MICROSECOND) * F.lit(micros)
     if isinstance(data_type, DateType):
         return F.date_from_unix_date(F.lit(collected))
     return F.lit(collected).cast(data_type)
@@ -376,36 +390,35 @@ def hashed(value: Column, data_type: DataType, name: str) -> list[Column]:
             parts += hashed(value[field.name], field.dataType, f"{name}.{quoted(field.name)}")
         return parts
     if isinstance(data_type, ArrayType):
-        of = data_type.elementType
-        return [is_there, F.transform(value, lambda item: F.xxhash64(*hashed(item, of, "")))]
+        item_type = data_type.elementType
+        return [is_there, F.transform(value, lambda item: F.xxhash64(*hashed(item, item_type, "")))]
     if isinstance(data_type, MapType):
-        of_key, of_value = data_type.keyType, data_type.valueType
+        key_type, value_type = data_type.keyType, data_type.valueType
         entries = F.transform(
             F.map_entries(value),
             lambda entry: F.xxhash64(
-                *hashed(entry["key"], of_key, "key"), *hashed(entry["value"], of_value, "value")
+                *hashed(entry["key"], key_type, "key"), *hashed(entry["value"], value_type, "value")
             ),
         )
-        return [is_there, F.array_sort(entries)]  # the order of a map's entries does not matter
+        return [
+            is_there,
+            F.array_sort(entries),
+        ]  # maps with the same entries in another order are equal
     if isinstance(data_type, VariantType):
         return [is_there, json_text(value)]
     if isinstance(data_type, (FloatType, DoubleType)):
         return [is_there, value.cast("string")]  # 0.0 and -0.0 have the same hash
     if isinstance(data_type, IntegralType):
-        return [is_there, value.cast("bigint")]  # the same when the column is widened
+        return [is_there, value.cast("bigint")]  # widening the column does not change it
     if is_collated(data_type):
         return [is_there, value.cast("binary")]
     return [is_there, value]
 
 
-def _is_compared_exactly(data_type: DataType) -> bool:
-    """Return whether `=` compares values of the type exactly."""
-    if isinstance(data_type, StructType):
-        return all(_is_compared_exactly(field.dataType) for field in data_type)
-    if isinstance(data_type, ArrayType):
-        return _is_compared_exactly(data_type.elementType)
+def _is_compared_by_hash(data_type: DataType) -> bool:
+    """Return whether values of a type, without its parts, may be equal for `=` and yet differ."""
     kinds = (MapType, VariantType, FloatType, DoubleType)
-    return not isinstance(data_type, kinds) and not is_collated(data_type)
+    return isinstance(data_type, kinds) or is_collated(data_type)
 
 
 def comparable_field(rows: DataFrame, struct: str, name: str) -> Column:
@@ -417,6 +430,6 @@ def comparable_field(rows: DataFrame, struct: str, name: str) -> Column:
     fields = rows.schema[struct].dataType
     assert isinstance(fields, StructType)
     value, data_type = F.col(struct)[name], fields[name].dataType
-    if _is_compared_exactly(data_type):
-        return value
-    return F.xxhash64(*hashed(value, data_type, name))
+    if holds_type(data_type, _is_compared_by_hash):
+        return F.xxhash64(*hashed(value, data_type, name))
+    return value

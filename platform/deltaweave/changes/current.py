@@ -46,8 +46,8 @@ from deltaweave.changes.events import (
     last_at,
     mentions,
 )
-from deltaweave.changes.lineage import OfOneLine
-from deltaweave.changes.tombstones import DELETED, Tombstones
+from deltaweave.changes.restores import LineageLease
+from deltaweave.changes.side_tables import DELETED, Tombstones
 from deltaweave.clauses import Clause
 from deltaweave.delta.commit import TransactionId
 from deltaweave.delta.jvm import grouped
@@ -108,22 +108,24 @@ def combined(shape: EventShape, row: Named, change: Named, in_table: str = "true
     newer = f"({upserted} IS NOT NULL AND coalesce({upserted} > {held}, true))"
     if not shape.is_partial:
         values = {
-            c: f"CASE WHEN {newer} THEN {_value(change, c)} ELSE {row(c)} END"
+            c: f"CASE WHEN {newer} THEN {_changed_value(change, c)} ELSE {row(c)} END"
             for c in shape.columns
         }
         values[SEQUENCE] = f"CASE WHEN {newer} THEN {upserted} ELSE {held} END"
         return Combined(is_there, values, newer)
     sequence = f"greatest({upserted}, CASE WHEN {outlives} THEN {held} END)"
-    values, of_columns, differs = {}, {}, [newer]
+    values, sequences, differs = {}, {}, [newer]
     for c in shape.columns:
-        at, held_of = f"{change(SET_SEQUENCES)}.{quoted(c)}", _held_of(shape, row, c)
+        at, held_of = f"{change(SET_SEQUENCES)}.{quoted(c)}", _sequence_of_value(shape, row, c)
         kept = f"({in_table} AND coalesce({held_of} > {deleted}, {deleted} IS NULL))"
         wins = f"({at} IS NOT NULL AND (NOT {kept} OR coalesce({at} > {held_of}, true)))"
-        values[c] = f"CASE WHEN {wins} THEN {_value(change, c)} WHEN {kept} THEN {row(c)} END"
-        of_columns[c] = f"CASE WHEN {wins} THEN {at} WHEN {kept} THEN {held_of} END"
+        values[c] = (
+            f"CASE WHEN {wins} THEN {_changed_value(change, c)} WHEN {kept} THEN {row(c)} END"
+        )
+        sequences[c] = f"CASE WHEN {wins} THEN {at} WHEN {kept} THEN {held_of} END"
         differs += [wins, f"(NOT {kept} AND {held_of} IS NOT NULL)"]
     values[SEQUENCE] = sequence
-    values[COLUMN_SEQUENCES] = _other_than(sequence, of_columns, values, shape)
+    values[COLUMN_SEQUENCES] = _own_sequences(sequence, sequences, values, shape)
     return Combined(is_there, values, f"({' OR '.join(differs)})")
 
 
@@ -131,17 +133,20 @@ def new_row(shape: EventShape, change: Named) -> dict[str, str]:
     """Return the columns, without the keys, of a new row that changes make, by name."""
     upserted = change(UPSERTED)
     if not shape.is_partial:
-        return {**{c: _value(change, c) for c in shape.columns}, SEQUENCE: upserted}
+        return {**{c: _changed_value(change, c) for c in shape.columns}, SEQUENCE: upserted}
     at = {c: f"{change(SET_SEQUENCES)}.{quoted(c)}" for c in shape.columns}
-    values = {c: f"CASE WHEN {of} IS NOT NULL THEN {_value(change, c)} END" for c, of in at.items()}
+    values = {
+        c: f"CASE WHEN {sequence} IS NOT NULL THEN {_changed_value(change, c)} END"
+        for c, sequence in at.items()
+    }
     return {
         **values,
         SEQUENCE: upserted,
-        COLUMN_SEQUENCES: _other_than(upserted, at, values, shape),
+        COLUMN_SEQUENCES: _own_sequences(upserted, at, values, shape),
     }
 
 
-def _value(change: Named, column: str) -> str:
+def _changed_value(change: Named, column: str) -> str:
     return f"{change(EVENT_VALUES)}.{quoted(column)}"
 
 
@@ -157,13 +162,15 @@ def _may_be_added(shape: EventShape, column: str) -> bool:
 
 
 def _null_is_unset(shape: EventShape, column: str) -> bool:
-    """Return whether no event set a null in a row that has no sequence of its own there."""
+    """Return whether a null without a sequence of its own counts as set by no event."""
     if shape.table is not None and shape.table.added is not None:
         return _may_be_added(shape, column)
-    return shape.ignore_nulls and shape.present is None  # as far as these options are the table's
+    return (
+        shape.ignore_nulls and shape.present is None
+    )  # if all events were applied with these options
 
 
-def _held_of(shape: EventShape, row: Named, column: str) -> str:
+def _sequence_of_value(shape: EventShape, row: Named, column: str) -> str:
     """Return the sequence of a column's value in a row; null if no event set it."""
     others, cases = row(COLUMN_SEQUENCES), ""
     for each in map(literal, stored_names(shape, column)):
@@ -173,8 +180,8 @@ def _held_of(shape: EventShape, row: Named, column: str) -> str:
     return f"CASE {cases}ELSE {row(SEQUENCE)} END"
 
 
-def _other_than(
-    sequence: str, of_columns: Mapping[str, str], values: Mapping[str, str], shape: EventShape
+def _own_sequences(
+    sequence: str, sequences: Mapping[str, str], values: Mapping[str, str], shape: EventShape
 ) -> str:
     """Return the columns' sequences by stored name, except those that equal the row's.
 
@@ -183,11 +190,11 @@ def _other_than(
     """
     # Not a map filter, because Delta does not resolve columns of a merge in lambda functions.
     entries = []
-    for c, of in of_columns.items():
-        is_other = f"NOT ({of} <=> {sequence})"
+    for c, at in sequences.items():
+        is_other = f"NOT ({at} <=> {sequence})"
         if _may_be_added(shape, c):
-            is_other = f"({is_other} OR ({of} IS NOT NULL AND ({values[c]}) IS NULL))"
-        entry = f"named_struct('key', {literal(shape.stored(c))}, 'value', {of})"
+            is_other = f"({is_other} OR ({at} IS NOT NULL AND ({values[c]}) IS NULL))"
+        entry = f"named_struct('key', {literal(shape.stored(c))}, 'value', {at})"
         entries.append(f"CASE WHEN {is_other} THEN {entry} END")
     others = f"map_from_entries(array_compact(array({', '.join(entries)})))"
     return f"CASE WHEN size({others}) > 0 THEN {others} END"
@@ -203,7 +210,7 @@ def current_row_columns(events: Events) -> list[StructField]:
 
 
 def as_in_table(events: Events, table: TableSnapshot) -> Events:
-    """Return whole events as some that may leave columns out, where the table's rows have those."""
+    """Return events that name the columns they set, if the table's rows have columns' sequences."""
     return events.naming_columns() if COLUMN_SEQUENCES in table.schema.names else events
 
 
@@ -239,8 +246,8 @@ def newest_of_keys(events: Events) -> DataFrame:
         maxima.append(F.struct(*sequences).alias(SET_SEQUENCES))
     keys = [quoted(key) for key in events.shape.keys]
     rows = events.rows.where(F.col(OPERATION) != TRUNCATE)
-    # No event lacks its key. Stated here, this filter is the same for all joins of the result, so
-    # they share its computation.
+    # No key is null. Spark would add this filter to each join of the result; added here, the joins
+    # share one computation.
     for key in events.shape.keys:
         rows = rows.where(column(key).isNotNull())
     return grouped(rows, keys, maxima)
@@ -251,30 +258,30 @@ def apply_to_current_rows(
     events: Events,
     tombstones: Tombstones,
     idempotency: TransactionId | None,
-    line: OfOneLine,
+    lease: LineageLease,
 ) -> MergeResult:
     """Apply the events to the table; their deletes are remembered already.
 
-    If the table leaves the line of commits to which these deletes belong, this is a conflict.
+    It is a conflict if the table is restored or replaced before the commit.
 
-    Other runs may meanwhile remember deletes of keys that this merge inserts. Further merges then
-    apply these deletes, even if an earlier run applied the same id and died before it did. Of a
-    batch with an id that was applied, only the keys count.
+    Other runs may remember deletes of keys that this merge inserts. Further merges then apply these
+    deletes, also if an earlier run committed the batch and died before that. Of a batch that was
+    committed before, only the keys count.
     """
     newest = newest_of_keys(events)
     version = tombstones.version()
     changes = alive(tombstones.with_deletes(newest, events, version), events)
-    result = _merge(table, changes, events, line, idempotency)
+    result = merge_changes(table, changes, events, lease, idempotency)
     seen: int | None = version
     if result.was_applied_before:
         seen, events = None, replace(events, truncated=None)
         newest = newest.withColumn(DELETED, F.lit(None).cast(newest.schema[DELETED].dataType))
-    further = line.of_further_merges
+    further = lease.for_later_merges
     while (version := tombstones.version()) != seen:
         deleted = _without_upserts(tombstones.with_deletes(newest, events, version), events)
-        result = result.then(_merge(table, deleted, events, further))
+        result = result.then(merge_changes(table, deleted, events, further))
         seen = version
-    return line.checked(result, table)
+    return lease.checked(result, table)
 
 
 def alive(changes: DataFrame, events: Events) -> DataFrame:
@@ -310,16 +317,17 @@ def _without_upserts(changes: DataFrame, events: Events) -> DataFrame:
     return changes.where(F.col(DELETED).isNotNull())
 
 
-def _merge(
+def merge_changes(
     table: Table,
     changes: DataFrame,
     events: Events,
-    line: OfOneLine,
+    lease: LineageLease,
     idempotency: TransactionId | None = None,
 ) -> MergeResult:
+    """Merge changes, one row for each key, into the table."""
     keys = [f"t.{quoted(key)} = s.{quoted(key)}" for key in events.shape.keys]
     merge = table.merge(changes, on=" AND ".join(keys), idempotency=idempotency)
-    return merge.add(*_clauses(events), *clauses_for_other_keys(events)).execute(lease=line)
+    return merge.add(*_clauses(events), *clauses_for_other_keys(events)).execute(lease=lease)
 
 
 def _clauses(events: Events) -> list[Clause]:
@@ -358,10 +366,10 @@ def clauses_for_other_keys(events: Events) -> list[Clause]:
 
     found = [clauses.when_not_matched_by_source_delete(condition=_is_older(row, events))]
     if events.shape.is_partial:
-        of_several = row(COLUMN_SEQUENCES)
-        has_older = F.exists(F.map_values(of_several), lambda each: each <= _emptied_at(events))
+        sequences = row(COLUMN_SEQUENCES)
+        has_older = F.exists(F.map_values(sequences), lambda each: each <= _emptied_at(events))
         emptied: dict[str, str | Column] = {
-            quoted(name): value for name, value in _left(row, events).items()
+            quoted(name): value for name, value in _values_left(row, events).items()
         }
         found.append(clauses.when_not_matched_by_source_update(emptied, condition=has_older))
     return found
@@ -373,7 +381,7 @@ def rows_left(base: DataFrame, events: Events) -> DataFrame:
         return base
 
     left = base.where(~_is_older(column, events))
-    return left.withColumns(_left(column, events)) if events.shape.is_partial else left
+    return left.withColumns(_values_left(column, events)) if events.shape.is_partial else left
 
 
 def _emptied_at(events: Events) -> Column:
@@ -389,17 +397,17 @@ def _is_older(row: NamedColumn, events: Events) -> Column:
     return unless_emptied_in_other_log(is_older, fields, events.truncated, held)
 
 
-def _left(row: NamedColumn, events: Events) -> dict[str, Column]:
+def _values_left(row: NamedColumn, events: Events) -> dict[str, Column]:
     """Return the columns of a newer row, with values older than the truncate removed."""
-    emptied_at, of_several = _emptied_at(events), row(COLUMN_SEQUENCES)
+    emptied_at, sequences = _emptied_at(events), row(COLUMN_SEQUENCES)
     left = {}
     for c in events.shape.columns:
         is_older = F.lit(False)
         for each in stored_names(events.shape, c):
-            of_column = F.map_contains_key(of_several, each) & (of_several[each] <= emptied_at)
-            is_older = is_older | F.coalesce(of_column, F.lit(False))
+            has_older = F.map_contains_key(sequences, each) & (sequences[each] <= emptied_at)
+            is_older = is_older | F.coalesce(has_older, F.lit(False))
         left[c] = F.when(~is_older, row(c))
     left[COLUMN_SEQUENCES] = F.transform_values(
-        of_several, lambda _, each: F.when(each > emptied_at, each)
+        sequences, lambda _, each: F.when(each > emptied_at, each)
     )
     return left

@@ -1,7 +1,7 @@
-"""A batch as a caller hands it over: its transaction id, and its events that cannot be applied.
+"""A batch from a caller: its transaction id, and its events that cannot be applied.
 
-A batch may come again. Its unusable events are put into a table of their own (`rescue`), with what
-is wrong with them.
+A batch may come again. `rescue` puts its unusable events into a table of their own, with what is
+wrong with them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 
 from deltaweave import clauses
 from deltaweave.changes.events import WRONG, Events
-from deltaweave.changes.lineage import OfOneLine, id_to_commit, line_of
-from deltaweave.changes.side_table import encryption_of, fitted, noted_at_present
+from deltaweave.changes.restores import LineageLease, id_to_commit, lineage_lease
+from deltaweave.changes.side_tables import encryption_of, fitted, noted_at_present
 from deltaweave.delta.commit import (
     TransactionId,
     reset_session_transaction_id,
@@ -38,15 +38,15 @@ location of the table to which the event belongs; null in rows of earlier releas
 
 
 @dataclass(frozen=True)
-class Terms:
+class CommitTerms:
     """The terms on which merges apply a batch to a table.
 
     Attributes:
         newest: The version of the table.
         began: The version of the table before the first attempt.
         transaction_id: The application id and version that the merge commits, or None.
-        is_applied: Whether the table has the batch. Then nothing of it counts any more: another
-            batch may have its id, as those of a new stream may.
+        is_applied: Whether the table has a batch with this id. Then none of these events count:
+            they may be another batch, such as one of a new stream.
     """
 
     newest: TableSnapshot
@@ -66,26 +66,26 @@ class Terms:
         held = None if own is None else newest.last_applied(own.application_id)
         return own is not None and held is not None and held >= own.version and not self.is_applied
 
-    def line(self, noted: int | None) -> OfOneLine:
-        """Return the lease of the merge, whose commit names the batch and what was noted of it.
+    def lease(self, noted: int | None) -> LineageLease:
+        """Return the lease of a merge, whose commit names the batch and what was noted of it.
 
-        Noted events that no commit names are ordered by time. So a commit names them even if it
-        changes nothing, unless the table is as it was when they were noted: in `newest`.
+        Noted events that no commit names count by their time alone (`Lineage.holds`). So the merge
+        commits even if it changes nothing, unless the table is as before the first attempt.
         """
-        line = line_of(self.newest, noted)
+        lease = lineage_lease(self.newest, noted)
         if self.newest.version > self.began:
-            line = replace(line, are_committed_alone=True)
+            lease = replace(lease, are_committed_alone=True)
         if not self._passes_for_applied:
-            return line
+            return lease
         assert self.transaction_id is not None
         held = self.newest.last_applied(self.transaction_id.application_id)
         assert held is not None
-        return line.with_transaction_id(self.transaction_id, held)
+        return lease.with_transaction_id(self.transaction_id, held)
 
 
 @contextmanager
 def id_of_batch(table: Table, given: tuple[str, int] | None) -> Iterator[TransactionId | None]:
-    """Yield the transaction id of a batch, given or the session's, which no other write then takes.
+    """Yield a batch's transaction id, given or the session's, and keep it from other writes.
 
     A batch is written by several commits, to the table and to tables beside it.
 
@@ -111,8 +111,8 @@ class EventBatch:
     Attributes:
         transaction_id: The batch's application id and version, or None.
         began: The version of the table before the first attempt.
-        noted: When its events are noted beside the table, in µs since 1970. The commit that applies
-            them names it (`lineage`), whichever attempt had noted them.
+        noted: When its events are noted beside the table, in µs since 1970, in every attempt. The
+            commit that applies them names it (`restores.lineage`).
     """
 
     transaction_id: TransactionId | None
@@ -124,15 +124,17 @@ class EventBatch:
         """Start a delivery of this batch."""
         return cls(transaction_id, table.version())
 
-    def terms(self, newest: TableSnapshot) -> Terms:
-        """Return what makes a merge apply the batch as a whole, or nothing of it.
+    def commit_terms(self, newest: TableSnapshot) -> CommitTerms:
+        """Return the terms on which a merge applies the whole batch, or nothing of it.
 
-        RESTORE takes the rows of a batch and leaves its id, by which it would count as applied.
-        Then the batch is applied again, and its commit names it again (`id_to_commit`).
+        RESTORE undoes the rows of a batch and leaves its id, by which the batch would count as
+        applied. Such a batch is applied again, and its commit names it again (`id_to_commit`).
         """
         own = self.transaction_id
         wanted = None if own is None else id_to_commit(newest, own)
-        return Terms(newest, self.began, wanted or own, is_applied=own is not None and not wanted)
+        return CommitTerms(
+            newest, self.began, wanted or own, is_applied=own is not None and not wanted
+        )
 
 
 def rescued_table(table: Table, rescued: str | bool) -> Table | None:
@@ -174,9 +176,9 @@ def rescue(
         events: The batch.
         table: The table to which its other events are applied.
         rescued: As in `rescued_table`.
-        holder: The table that holds the batch's transaction id once it is applied. Then its
-            events were put aside, and may have been corrected since. A RESTORE takes the batch
-            back, and what was put aside of it comes again.
+        holder: The table whose commits name the batch's transaction id. If one does, the events
+            were put aside before, and may have been corrected since. After a RESTORE that undid the
+            batch, they are put aside again.
         transaction_id: The id, or None.
 
     Raises:

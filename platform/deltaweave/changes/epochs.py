@@ -4,14 +4,16 @@ A sequence may be a struct with `epoch` first and, behind the position, `changed
 `is_snapshot`. The epoch counts the logs: positions start over in another log, and its changes come
 after all of the log before. The time is for readers, and does not decide over the position.
 
-Of one key, changes with greater positions are later, because the database locks rows. So a change
-that is later by its time and before by its position is of another log, whose epoch nobody gave. It
-would be left out silently, and is an error instead. Rows of snapshots are compared with each
-other alone, because a snapshot may read a row long after its position.
+A key's changes have positions in the order in which they were made, because the database locks
+rows. So a change with a later time and an earlier position is from another log, for which no epoch
+was given. It is an error, because it would otherwise be ignored as old. Rows of snapshots are
+compared with each other alone, because a snapshot may read a row long after its position.
 
-Tables that were made before positions had these fields keep their type, no other log is noticed.
+Tables from before positions had these fields keep their type, and other logs go unnoticed.
 
-Conditions are SQL text, see `current`.
+The functions `unless_…` return SQL for a value whose evaluation is an error if events are from
+another log: `value` is its SQL, `fields` are the `log_fields`, `keys` has the SQL of the key
+columns by name, and `newest` is the SQL for `_cdc_newest` of the changes.
 """
 
 from __future__ import annotations
@@ -69,11 +71,11 @@ def newest_changes(fields: Sequence[str], window: str = "") -> str:
     """Return the SQL for `_cdc_newest` over all events of a group, or of a window."""
     at = f"{SEQUENCE}.at"
     time = ", ".join(f"'{name}', {at}.{name}" for name in fields)
-    of_log, of_snapshot = (
+    newest_change, newest_snapshot_row = (
         f"max(CASE WHEN {condition} THEN named_struct({time}) END){window}"
         for condition in (f"NOT {at}.{IS_SNAPSHOT}", f"{at}.{IS_SNAPSHOT}")
     )
-    return f"named_struct('of_log', {of_log}, 'of_snapshot', {of_snapshot})"
+    return f"named_struct('of_log', {newest_change}, 'of_snapshot', {newest_snapshot_row})"
 
 
 def unless_of_other_log(
@@ -81,17 +83,12 @@ def unless_of_other_log(
 ) -> str:
     """Return the SQL for a value; evaluating it is an error if events are of another log.
 
-    Args:
-        value: The value.
-        fields: See `log_fields`.
-        keys: The SQL for the key columns, by name.
-        newest: The SQL for `_cdc_newest` of some events.
-        last: The SQL for a sequence that is not before any of theirs.
+    `last` is the SQL for a sequence that is not before that of any of these events.
     """
     if not fields:
         return value
-    of_kind = f"if({last}.at.{IS_SNAPSHOT}, {newest}.of_snapshot, {newest}.of_log)"
-    return _unless_later(value, fields, keys, of_kind, f"{last}.at")
+    newest_of_kind = f"if({last}.at.{IS_SNAPSHOT}, {newest}.of_snapshot, {newest}.of_log)"
+    return _unless_later(value, fields, keys, newest_of_kind, f"{last}.at")
 
 
 def unless_earlier_are_of_other_log(value: str, shape: EventShape, in_order: str) -> str:
@@ -108,13 +105,7 @@ def unless_held_of_other_log(
 ) -> str:
     """Return the SQL for a value; evaluating it is an error if row and changes are of two logs.
 
-    Args:
-        value: The value.
-        fields: See `log_fields`.
-        keys: The SQL for the key columns, by name.
-        newest: The SQL for `_cdc_newest` of the changes.
-        changed: The SQL for the last sequence of the changes.
-        held: The SQL for the sequence of the row, which may be null.
+    `changed` is the SQL for the last sequence of the changes, `held` that for the row's, or null.
     """
     if not fields:
         return value
@@ -135,7 +126,7 @@ def _unless_later(
     if SERVER_ID in fields:
         is_same = f"{time}.{SERVER_ID} = {at}.{SERVER_ID}"
         tolerance = f"if({is_same}, {_TOLERANCE_OF_A_SERVER}, {_TOLERANCE})"
-    named = ", ', ', ".join(f"{literal(f'{key}=')}, {of}" for key, of in keys.items())
+    named = ", ', ', ".join(f"{literal(f'{key}=')}, {key_sql}" for key, key_sql in keys.items())
     problem = (
         f"concat('the change of ', {named}, ' at ', {time}.{CHANGED_AT}, ' has a position before "
         f"that of the change at ', {at}.{CHANGED_AT}, ' (', CAST({at} AS STRING), ')', "
@@ -153,11 +144,7 @@ def unless_emptied_in_other_log(
 ) -> Column:
     """Return a value of rows; evaluating it is an error if another log emptied the table.
 
-    Args:
-        value: The value.
-        fields: See `log_fields`.
-        emptied: The position of the event that empties the table.
-        held: The position of a row.
+    `emptied` is the position of the event that empties the table, `held` that of a row.
     """
     if not fields:
         return value
@@ -182,7 +169,7 @@ def as_held(at: Column, at_type: DataType, table: Table) -> Column:
     Raises:
         StatementError: The table's positions are of another kind.
     """
-    held = _held(table) if has_epochs(at_type) else None
+    held = _sequence_type_of(table) if has_epochs(at_type) else None
     if held is None or nullable(at_type) == nullable(held):
         return at
     assert isinstance(at_type, StructType)
@@ -204,10 +191,10 @@ def as_held(at: Column, at_type: DataType, table: Table) -> Column:
     return F.when(at[EPOCH] != 0, F.raise_error(problem)).otherwise(fields)
 
 
-def _held(table: Table) -> DataType | None:
+def _sequence_type_of(table: Table) -> DataType | None:
     """Return the type of a table's sequences, without the tie; None if it has none."""
     columns = table.snapshot().schema if table.exists() else StructType()
     types = {field.name: field.dataType for field in columns}
     sequence = types.get(SEQUENCE)
-    # A table of histories has them as the start of each version.
+    # In a table of histories, they are the starts of versions.
     return sequence["at"].dataType if isinstance(sequence, StructType) else types.get(_START)

@@ -15,7 +15,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
-from deltaweave.changes.conversions import as_constant, collectable, hashed, nullable, spelled
+from deltaweave.changes.conversions import (
+    as_constant,
+    collectable,
+    hashed,
+    holds_type,
+    nullable,
+    spelled,
+)
 from deltaweave.changes.table_columns import TableColumns
 from deltaweave.delta.jvm import grouped, json_text, suppress_cleanup_errors, translated
 from deltaweave.delta.scan import from_cache
@@ -39,17 +46,18 @@ COLUMN_SEQUENCES = f"{PREFIX}column_sequences"
 UPSERT, DELETE, TRUNCATE = "upsert", "delete", "truncate"
 
 _LAST = 2**63 - 1
+_WITHOUT_ORDER = (MapType, VariantType, ArrayType)
 NO_COLUMN = "_cdc_no_column"
 
 WRONG = "_cdc_wrong"
 """Column of events: why an event is unusable, its message and itself; null if it is usable."""
 
-_SHOWN = 10
+_MOST_NAMED = 10
 
 ABSENT = "_cdc_absent"
 """Column of events: the columns that the event's message does not have (array of strings)."""
 
-_FIELD = "absent"
+_ABSENT_FIELD = "absent"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +188,7 @@ def read_events(
 
 def count_events(rows: DataFrame, shape: EventShape) -> Events:
     """Count events that were read before, in one job."""
-    at_type = _at_type(rows)
+    at_type = sequence_at_type(rows.schema)
     found = rows.agg(*_totals(at_type)).first()
     assert found is not None
     truncated = as_constant(found["truncated"], at_type)
@@ -189,7 +197,7 @@ def count_events(rows: DataFrame, shape: EventShape) -> Events:
 
 def mentions(name: str, shape: EventShape) -> Column:
     """Return whether an event that may leave columns out sets the column of this name."""
-    # Whole events that were stored name none, and so do those of earlier releases without nulls.
+    # Stored whole events name no columns, nor do those of earlier releases that ignore nulls.
     by_value = F.col(EVENT_VALUES)[name].isNotNull() if shape.ignore_nulls else F.lit(True)
     return F.when(F.col(PRESENT).isNull(), by_value).otherwise(F.array_contains(PRESENT, name))
 
@@ -211,7 +219,7 @@ def _shaped(source: DataFrame, shape: EventShape, table: str, keeps_wrong: bool)
         present.append(F.coalesce(shape.inserts, false).alias(INSERTED))
     at = shape.sequence_by
     at_type = source.select(at.alias("at")).schema["at"].dataType
-    if not _has_order(at_type):
+    if holds_type(at_type, lambda part: isinstance(part, _WITHOUT_ORDER)):
         raise StatementError(
             f"values of the type {at_type.simpleString()} have no order.",
             table=table,
@@ -240,9 +248,9 @@ def _shaped(source: DataFrame, shape: EventShape, table: str, keeps_wrong: bool)
 
 
 def _set_columns(named: Column | None, shape: EventShape) -> Column:
-    """Return the names of the columns that an event sets, by which any later reader knows them.
+    """Return the names of the columns that an event sets, to be stored with it.
 
-    If it names none, it sets those that there are now, and no later ones.
+    An event that names none sets all present columns, and none that are added later.
     """
     names = [
         F.when(column(c).isNotNull(), F.lit(c)) if shape.ignore_nulls else F.lit(c)
@@ -270,8 +278,7 @@ def digest(rows: DataFrame, shape: EventShape) -> Column:
     which columns are null and not on the order of columns. A column that is added later, and is
     null in earlier events, changes no digest.
     """
-    fields = rows.schema[EVENT_VALUES].dataType
-    assert isinstance(fields, StructType)
+    fields = values_type(rows.schema)
     types = {name: fields[name].dataType for name in shape.columns}
     hashes = []
     for name in sorted(types, key=lambda name: (name.lower(), name)):
@@ -283,7 +290,7 @@ def digest(rows: DataFrame, shape: EventShape) -> Column:
 
 
 def _usable(kept: DataFrame, shape: EventShape, table: str, rescues: bool) -> Events:
-    cached, at_type = from_cache(kept), _at_type(kept)
+    cached, at_type = from_cache(kept), sequence_at_type(kept.schema)
     found = cached.agg(*_totals(at_type), F.count(WRONG).alias("unusable")).first()
     assert found is not None
     num_unusable = found["unusable"]
@@ -310,10 +317,18 @@ def _usable(kept: DataFrame, shape: EventShape, table: str, rescues: bool) -> Ev
     )
 
 
-def _at_type(rows: DataFrame) -> DataType:
-    sequence = rows.schema[SEQUENCE].dataType
+def sequence_at_type(schema: StructType) -> DataType:
+    """Return the type of the sequences (`at`) of rows with this schema."""
+    sequence = schema[SEQUENCE].dataType
     assert isinstance(sequence, StructType)
     return sequence["at"].dataType
+
+
+def values_type(schema: StructType) -> StructType:
+    """Return the type of the values of events with this schema."""
+    values = schema[EVENT_VALUES].dataType
+    assert isinstance(values, StructType)
+    return values
 
 
 def _totals(at_type: DataType) -> list[Column]:
@@ -325,13 +340,6 @@ def _totals(at_type: DataType) -> list[Column]:
         F.count_if(operation == DELETE).alias("deletes"),
         collectable(last_truncate, at_type).alias("truncated"),
     ]
-
-
-def _has_order(data_type: DataType) -> bool:
-    """Return whether values of the type can be ordered."""
-    if isinstance(data_type, StructType):
-        return all(_has_order(field.dataType) for field in data_type)
-    return not isinstance(data_type, (MapType, VariantType, ArrayType))
 
 
 def _is_null(at: Column, data_type: DataType) -> Column:
@@ -375,16 +383,16 @@ def wrong_of(source: DataFrame, parts: Parts, *, keeps_events: bool) -> Column:
         named = F.concat(F.lit("the name of a missing column: "), F.array_join(unknown, ", "))
         reasons.append(F.when(F.size(unknown) > 0, named))
     none = F.lit(None).cast("string")
-    place, event = none, none
+    location, event = none, none
     if keeps_events:
         every = F.struct(*[column(name).alias(name) for name in source.columns])
         event = json_text(every, with_nulls=True)
     if parts.message is not None:
         message = column(parts.message)
         reasons.insert(0, message["problem"])
-        place, event = message["place"], message["event"]
+        location, event = message["place"], message["event"]
     reason = F.coalesce(*reasons)
-    wrong = F.struct(reason.alias("reason"), place.alias("message"), event.alias("event"))
+    wrong = F.struct(reason.alias("reason"), location.alias("message"), event.alias("event"))
     return F.when(reason.isNotNull(), wrong)
 
 
@@ -397,12 +405,12 @@ def refused(
     """
     # As text from Spark, because Python has no dates after the year 9999.
     texts = [column(key).cast("string") for key in keys]
-    samples = rows.select(F.col(WRONG), at.cast("string"), *texts).take(_SHOWN)
+    samples = rows.select(F.col(WRONG), at.cast("string"), *texts).take(_MOST_NAMED)
     found = []
-    for wrong, sequence, *of_key in samples:
-        named = ", ".join(f"{key}={value}" for key, value in zip(keys, of_key, strict=True))
-        place = f" ({wrong.message})" if wrong.message else ""
-        found.append(f"{named} at {sequence}{place} has {wrong.reason}")
+    for wrong, sequence, *key_values in samples:
+        named = ", ".join(f"{key}={value}" for key, value in zip(keys, key_values, strict=True))
+        location = f" ({wrong.message})" if wrong.message else ""
+        found.append(f"{named} at {sequence}{location} has {wrong.reason}")
     return SourceError(
         f"{count[0]} of {count[1]} events cannot be applied: {'; '.join(found)}.",
         table=table,
@@ -418,24 +426,28 @@ def absent_of(source: DataFrame, message: str | None) -> list[Column]:
     `message` names the column with the message, a struct that may have the field `absent`, or is
     None.
     """
-    of_type = None if message is None else source.schema[message].dataType
-    if message is None or not isinstance(of_type, StructType) or _FIELD not in of_type.names:
+    message_type = None if message is None else source.schema[message].dataType
+    if (
+        message is None
+        or not isinstance(message_type, StructType)
+        or _ABSENT_FIELD not in message_type.names
+    ):
         return []
-    return [column(message)[_FIELD].alias(ABSENT)]
+    return [column(message)[_ABSENT_FIELD].alias(ABSENT)]
 
 
 def warnings_of(rows: DataFrame, is_upsert: Column, table: str) -> tuple[str, ...]:
     """Return a warning that names the columns that no upsert's message has, and log it."""
     if ABSENT not in rows.columns:
         return ()
-    of_upserts = rows.where(is_upsert).select(ABSENT)
+    absent = rows.where(is_upsert).select(ABSENT)
     # Most batches have a message with all columns, which ends the first job.
-    if of_upserts.where(F.coalesce(F.size(ABSENT) <= 0, F.lit(True))).take(1):
+    if absent.where(F.coalesce(F.size(ABSENT) <= 0, F.lit(True))).take(1):
         return ()
-    count = F.lit(of_upserts.count())
-    names_of_events = of_upserts.select(F.explode(ABSENT).alias("name"))
-    of_column = grouped(names_of_events, ["name"], [F.count(F.lit(1)).alias("count")])
-    names = sorted(row["name"] for row in of_column.where(F.col("count") == count).collect())
+    count = F.lit(absent.count())
+    names_of_events = absent.select(F.explode(ABSENT).alias("name"))
+    counts = grouped(names_of_events, ["name"], [F.count(F.lit(1)).alias("count")])
+    names = sorted(row["name"] for row in counts.where(F.col("count") == count).collect())
     if not names:
         return ()
     warning = (

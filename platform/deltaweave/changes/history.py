@@ -22,7 +22,7 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 
 from deltaweave import clauses
 from deltaweave.changes.conversions import comparable_field, nullable
-from deltaweave.changes.delivery import EventBatch, Terms
+from deltaweave.changes.delivery import CommitTerms, EventBatch
 from deltaweave.changes.epochs import unless_earlier_are_of_other_log
 from deltaweave.changes.events import (
     DELETE,
@@ -37,9 +37,10 @@ from deltaweave.changes.events import (
     mentions,
     values_of,
 )
-from deltaweave.changes.side_table import (
+from deltaweave.changes.side_tables import (
     EVENTS,
     NOTED,
+    check_are_of,
     check_has_keys,
     create_side_table,
     fitted,
@@ -47,10 +48,12 @@ from deltaweave.changes.side_table import (
     newest_version,
     noted_at,
     noted_before,
+    open_side_table,
     settle,
-    side_table,
+    to_events,
+    to_stored,
+    with_values_of,
 )
-from deltaweave.changes.stored_events import check_are_of, to_events, to_stored, with_values_of
 from deltaweave.delta.jvm import translated
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.delta.scan import cached
@@ -65,7 +68,7 @@ _IN_TABLE = f"{PREFIX}in_table"
 _IS_BORDER = f"{PREFIX}is_border"
 _IS_KEPT = f"{PREFIX}is_kept"
 _BEGAN = f"{PREFIX}began"
-_REMOVED = f"{PREFIX}gone"
+_IS_REMOVED = f"{PREFIX}gone"
 _IS_UPSERT = f"({OPERATION} = '{UPSERT}')"
 
 
@@ -104,49 +107,51 @@ class Histories:
         while True:
             newest = self.remembered.settle()
             check_are_of(newest, self.events)
-            terms = delivery.terms(newest)
+            terms = delivery.commit_terms(newest)
             is_new = is_new and not terms.is_applied
             others = self.events.rows if is_new else self.events.rows.limit(0)
-            read, beside, noted = newest.version, self.remembered.version(), delivery.noted
-            # Its lineage names both versions, so rows that executors lose are recomputed unchanged.
-            query = self._known(self._versions(read), beside, others)
+            read, side_version, noted = newest.version, self.remembered.version(), delivery.noted
+            # The plan names both versions, so rows that executors lose are recomputed unchanged.
+            query = self._known(self._versions(read), side_version, others)
             with cached(query, "what is known of the keys") as known:
                 to_remember = (
                     known.where(~F.col(_IS_BORDER)) if self.versions_are_events else others
                 )
                 to_remember = to_remember.select(*map(column, self.events.rows.columns))
                 adds = self._adds(known, is_new=is_new)
-                if beside < 0 and adds:
+                if side_version < 0 and adds:
                     self.remembered.create(to_remember, self.events)
                     continue  # another batch may have created it, with events
                 added = None
-                if beside >= 0 and (adds or self.remembered.may_be_old(beside)):
+                if side_version >= 0 and (adds or self.remembered.may_be_old(side_version)):
                     added = self.remembered.add(
                         to_remember, self.events, noted, are_distinct=self.versions_are_events
                     )
-                merged = self._merge(known, terms, noted)
+                merged = self.merge_changes(known, terms, noted)
             result = merged if result is None else result.then(merged)
-            # Events that other runs remembered meanwhile may concern versions that were just
-            # written. A run that applied the id before may have died before it checked this.
-            is_alone = self.remembered.version() == (beside if added is None else beside + 1)
+            # Events that other runs remembered in between may concern versions that were just
+            # written. A run that committed this batch before may have died before this check.
+            is_alone = self.remembered.version() == (
+                side_version if added is None else side_version + 1
+            )
             if is_alone and not merged.was_applied_before:
                 return result
-            # The versions or the remembered events have the batch, or another one with its id.
+            # By now, the table or its side table has the batch, or another one with its id.
             delivery, is_new = EventBatch.of(self.table, None), False
 
     def _versions(self, version: int) -> DataFrame:
         """Read the versions of the batch's keys: keys, start, end, and the values as a struct."""
         rows = self.table.snapshot(version).read_whole()
         keys, values = self.events.shape.keys, values_of(rows, self.events.shape.columns)
-        of_keys = rows.join(self.events.key_rows, list(keys), "left_semi")
-        return of_keys.select(*map(column, keys), START, END, values.alias(EVENT_VALUES))
+        versions = rows.join(self.events.key_rows, list(keys), "left_semi")
+        return versions.select(*map(column, keys), START, END, values.alias(EVENT_VALUES))
 
-    def _known(self, versions: DataFrame, beside: int, others: DataFrame) -> DataFrame:
+    def _known(self, versions: DataFrame, side_version: int, others: DataFrame) -> DataFrame:
         """Return all known events of the batch's keys, one for each key and sequence.
 
         Args:
             versions: The versions of these keys.
-            beside: The version of the remembered events.
+            side_version: The version of the remembered events.
             others: Events that the versions may not show, with the columns of `Events.rows`.
 
         Returns:
@@ -155,11 +160,11 @@ class Histories:
             `_cdc_is_kept` (boolean): whether it is remembered; `_cdc_began` (array): the starts of
             versions in the table with its sequence, at most one.
         """
-        of_table = versions.schema[EVENT_VALUES].dataType  # to compare versions and events
-        others = with_values_of(others, of_table).withColumn(_IS_KEPT, F.lit(False))
-        remembered = self.remembered.of_keys(self.events, beside)
+        table_type = versions.schema[EVENT_VALUES].dataType  # events are compared with versions
+        others = with_values_of(others, table_type).withColumn(_IS_KEPT, F.lit(False))
+        remembered = self.remembered.of_keys(self.events, side_version)
         if remembered is not None:
-            kept = with_values_of(remembered, of_table).withColumn(_IS_KEPT, F.lit(True))
+            kept = with_values_of(remembered, table_type).withColumn(_IS_KEPT, F.lit(True))
             others = others.unionByName(kept)
         known = self._events_of_versions(versions)
         known = known.unionByName(others.withColumn(_IN_TABLE, F.lit(False)), True)
@@ -185,16 +190,16 @@ class Histories:
     def _as_one_event(self, known: DataFrame) -> DataFrame:
         """Merge the upserts of a key with the same sequence: each gets the values of all."""
         shape = self.events.shape
-        of_sequence = Window.partitionBy(*map(column, shape.keys), F.col(SEQUENCE)["at"])
+        same_sequence = Window.partitionBy(*map(column, shape.keys), F.col(SEQUENCE)["at"])
         is_event = (F.col(OPERATION) == UPSERT) & ~F.col(_IN_TABLE)
         by_column = {}
         for c in shape.columns:
             tie = F.when(is_event & mentions(c, shape), F.col(SEQUENCE)["tie"])
             value = F.struct(F.col(EVENT_VALUES)[c].alias("value"))
-            by_column[c] = F.when(is_event, F.max_by(value, tie).over(of_sequence))
-        values = F.struct(*[of["value"].alias(c) for c, of in by_column.items()])
+            by_column[c] = F.when(is_event, F.max_by(value, tie).over(same_sequence))
+        values = F.struct(*[winner["value"].alias(c) for c, winner in by_column.items()])
         together = {EVENT_VALUES: F.when(is_event, values).otherwise(F.col(EVENT_VALUES))}
-        names = [F.when(of.isNotNull(), F.lit(c)) for c, of in by_column.items()]
+        names = [F.when(winner.isNotNull(), F.lit(c)) for c, winner in by_column.items()]
         named = F.array_compact(F.array(*names).cast("array<string>"))
         together[PRESENT] = F.when(is_event, named).otherwise(F.col(PRESENT))
         return known.withColumns(together)
@@ -235,9 +240,9 @@ class Histories:
             is_upsert = F.col(OPERATION) == UPSERT
             filled = []
             for c in shape.columns:
-                speaks = F.col(_IN_TABLE) | mentions(c, shape)  # a version has all columns
+                is_set = F.col(_IN_TABLE) | mentions(c, shape)  # a version has all columns
                 assigned = F.when(
-                    is_upsert & speaks, F.struct(F.col(EVENT_VALUES)[c].alias("value"))
+                    is_upsert & is_set, F.struct(F.col(EVENT_VALUES)[c].alias("value"))
                 )
                 filled.append(F.last(assigned, ignorenulls=True).over(until_now)["value"].alias(c))
             known = known.withColumn("_cdc_state", F.struct(*filled)).drop("_cdc_life")
@@ -252,11 +257,12 @@ class Histories:
         return known.withColumn(_IS_BORDER, F.expr(differs)).drop("_cdc_tracked")
 
     def _adds(self, known: DataFrame, *, is_new: bool) -> bool:
-        """Return whether one of these events is not remembered yet, as far as that is known."""
+        """Return whether one of these events is still to be remembered, as far as is known."""
         name = self.table.path_or_name  # the first query that evaluates all values of the batch
         with translated(name, operation="applying changes", otherwise=SourceError):
             if not self.versions_are_events:
-                if self.events.shape.log_fields:  # no event of another log is remembered
+                # Fail before an event of another log is remembered.
+                if self.events.shape.log_fields:
                     known.agg(F.count_if(_IS_BORDER)).first()
                 return is_new and self.events.count > 0
             # `_cdc_is_kept` is null for events that the table shows.
@@ -289,11 +295,12 @@ class Histories:
         starts = known.selectExpr(*keys, f"explode({_BEGAN}) AS {START}", begins)
         return starts.where(f"_cdc_begins IS NULL OR _cdc_begins != {START}").drop("_cdc_begins")
 
-    def _merge(self, known: DataFrame, terms: Terms, noted: int) -> MergeResult:
-        shape, line = self.events.shape, terms.line(noted)
+    def merge_changes(self, known: DataFrame, terms: CommitTerms, noted: int) -> MergeResult:
+        """Merge the versions that the known events make into the table."""
+        shape, lease = self.events.shape, terms.lease(noted)
         versions = [*shape.keys, START]
-        after = self._histories(known).withColumn(_REMOVED, F.lit(False))
-        removed = self._removed(known).withColumn(_REMOVED, F.lit(True))
+        after = self._histories(known).withColumn(_IS_REMOVED, F.lit(False))
+        removed = self._removed(known).withColumn(_IS_REMOVED, F.lit(True))
         source = after.unionByName(removed, allowMissingColumns=True)
         same = [f"t.{quoted(name)} = s.{quoted(name)}" for name in versions]
         values: dict[str, str | Column] = {
@@ -302,12 +309,14 @@ class Histories:
         values[END] = column("s", END)
         keys: dict[str, str | Column] = {quoted(name): column("s", name) for name in versions}
         merge = self.table.merge(source, on=" AND ".join(same), idempotency=terms.idempotency).add(
-            clauses.when_matched_delete(condition=column("s", _REMOVED)),
+            clauses.when_matched_delete(condition=column("s", _IS_REMOVED)),
             clauses.when_matched_update(values),
-            clauses.when_not_matched_insert({**keys, **values}, condition=~column("s", _REMOVED)),
+            clauses.when_not_matched_insert(
+                {**keys, **values}, condition=~column("s", _IS_REMOVED)
+            ),
         )
-        result = merge.execute(skip_unchanged_updates=True, computed_from=line.since, lease=line)
-        return line.checked(result, self.table)
+        result = merge.execute(skip_unchanged_updates=True, computed_from=lease.since, lease=lease)
+        return lease.checked(result, self.table)
 
 
 def history_columns(events: Events) -> list[StructField]:
@@ -331,7 +340,7 @@ class Remembered:
     @classmethod
     def of(cls, table: Table, keep_for: timedelta) -> Remembered:
         """Open the remembered events of a table."""
-        return cls(table, side_table(table, EVENTS), keep_for)
+        return cls(table, open_side_table(table, EVENTS), keep_for)
 
     def version(self) -> int:
         """Return the newest version of the remembered events; -1 if there are none."""

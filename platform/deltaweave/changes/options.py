@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from deltaweave._validation import choice_problem, keys_problem
-from deltaweave.changes.conversions import nullable
+from deltaweave.changes.conversions import holds_type, nullable
 from deltaweave.changes.epochs import as_held, log_fields
-from deltaweave.changes.events import EVENT_VALUES, PREFIX, Events, EventShape
+from deltaweave.changes.events import PREFIX, Events, EventShape, values_type
 from deltaweave.changes.table_columns import first_columns
 from deltaweave.delta.jvm import check_is_data_frame, translated
 from deltaweave.errors import SourceError, StatementError
@@ -26,7 +26,7 @@ from deltaweave.table import Table
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_OPERATION = "applying changes"
+_APPLYING = "applying changes"
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
 
@@ -92,10 +92,10 @@ class EventOptions:
             UnsupportedSessionError: The rows belong to a Spark Connect session.
         """
         name = table.path_or_name
-        check_is_data_frame(rows, "the source", table=name, operation=_OPERATION)
+        check_is_data_frame(rows, "the source", table=name, operation=_APPLYING)
         self.check(table)
         options = self.spelled_as(rows.columns)
-        sequence, of_type = _sequence(table, rows, _expression(options.sequence_by))
+        sequence, at_type = _table_sequence(table, rows, _as_column(options.sequence_by))
         return EventShape(
             keys=tuple(options.keys),
             sequence_by=sequence,
@@ -105,7 +105,7 @@ class EventOptions:
             present=options.present_columns,
             ignore_nulls=options.ignore_null_updates,
             message=options.message_column,
-            log_fields=log_fields(of_type),
+            log_fields=log_fields(at_type),
         )
 
 
@@ -172,19 +172,18 @@ def schema_of(events: Events, further: Sequence[StructField]) -> StructType:
 
     Parts of keys may be null in it, because Delta has no required fields in arrays and maps.
     """
-    values = events.rows.schema[EVENT_VALUES].dataType
-    assert isinstance(values, StructType)
-    of_rows = events.rows.schema
-    keys = [StructField(key, nullable(of_rows[key].dataType)) for key in events.shape.keys]
-    of_values = [StructField(name, values[name].dataType) for name in events.shape.columns]
-    return StructType([*keys, *of_values, *further])
+    row_type = events.rows.schema
+    values = values_type(row_type)
+    keys = [StructField(key, nullable(row_type[key].dataType)) for key in events.shape.keys]
+    value_fields = [StructField(name, values[name].dataType) for name in events.shape.columns]
+    return StructType([*keys, *value_fields, *further])
 
 
 def check_columns(table: Table, schema: StructType) -> None:
     """Raise a StatementError that names the columns, or fields of them, that the table lacks."""
     missing = dict(_missing(schema, table.snapshot().schema))
     if missing:
-        added = ", ".join(f"{name} {_as_sql(of)}" for name, of in missing.items())
+        added = ", ".join(f"{name} {_as_sql(data_type)}" for name, data_type in missing.items())
         raise wrong(
             table,
             f"the table has no column {', '.join(missing)}.",
@@ -192,21 +191,21 @@ def check_columns(table: Table, schema: StructType) -> None:
         )
 
 
-def _missing(of: DataType, held: DataType, path: str = "") -> Iterator[tuple[str, DataType]]:
+def _missing(wanted: DataType, held: DataType, path: str = "") -> Iterator[tuple[str, DataType]]:
     """Yield the fields of a type, at every depth, that a table's type lacks, as SQL names them."""
-    if isinstance(of, StructType) and isinstance(held, StructType):
+    if isinstance(wanted, StructType) and isinstance(held, StructType):
         has = {field.name.lower(): field.dataType for field in held}
-        for field in of:
+        for field in wanted:
             name = f"{path}{_name_as_sql(field.name)}"
             if field.name.lower() not in has:
                 yield name, field.dataType
             else:
                 yield from _missing(field.dataType, has[field.name.lower()], f"{name}.")
-    elif isinstance(of, ArrayType) and isinstance(held, ArrayType):
-        yield from _missing(of.elementType, held.elementType, f"{path}element.")
-    elif isinstance(of, MapType) and isinstance(held, MapType):
-        yield from _missing(of.keyType, held.keyType, f"{path}key.")
-        yield from _missing(of.valueType, held.valueType, f"{path}value.")
+    elif isinstance(wanted, ArrayType) and isinstance(held, ArrayType):
+        yield from _missing(wanted.elementType, held.elementType, f"{path}element.")
+    elif isinstance(wanted, MapType) and isinstance(held, MapType):
+        yield from _missing(wanted.keyType, held.keyType, f"{path}key.")
+        yield from _missing(wanted.valueType, held.valueType, f"{path}value.")
 
 
 def _as_sql(data_type: DataType) -> str:
@@ -225,7 +224,7 @@ def _name_as_sql(name: str) -> str:
     return name if _PLAIN_NAME.fullmatch(name) else back_quoted(name)
 
 
-def _expression(given: str | Column) -> Column:
+def _as_column(given: str | Column) -> Column:
     return F.expr(given) if isinstance(given, str) else given
 
 
@@ -233,29 +232,29 @@ class _Sequence(NamedTuple):
     """The sequences of events as the table holds them, and their type."""
 
     column: Column
-    of_type: DataType
+    at_type: DataType
 
 
-def _sequence(table: Table, rows: DataFrame, given: Column) -> _Sequence:
+def _table_sequence(table: Table, rows: DataFrame, given: Column) -> _Sequence:
     """Return the sequences of events as the table holds them."""
     with translated(table.path_or_name, operation="reading changes", otherwise=SourceError):
         at_type = rows.select(given.alias("at")).schema["at"].dataType
         sequence = as_held(given, at_type, table)
         if sequence is given:
             return _Sequence(given, at_type)
-        of_type = rows.select(sequence.alias("at")).schema["at"].dataType
-        return _Sequence(sequence, of_type)
+        at_type = rows.select(sequence.alias("at")).schema["at"].dataType
+        return _Sequence(sequence, at_type)
 
 
 def _condition_column(given: str | Column | None) -> Column | None:
-    return None if given is None else _expression(given)
+    return None if given is None else _as_column(given)
 
 
 def _value_columns(table: Table, rows: DataFrame, options: EventOptions) -> tuple[str, ...]:
     """Return the columns of the table that are not keys."""
     keys, column_list = options.keys, options.column_list
-    of_events = filter(None, [options.present_columns, options.message_column])
-    left_out = {*(options.except_column_list or ()), *of_events}
+    event_columns = filter(None, [options.present_columns, options.message_column])
+    left_out = {*(options.except_column_list or ()), *event_columns}
     named = {*keys, *left_out, *(column_list or ())}
     unknown = sorted(named - set(rows.columns))
     if unknown:
@@ -296,25 +295,17 @@ def needed_properties(schema: StructType) -> dict[str, str]:
     Parquet does not allow blanks and some other characters in names. With column mapping, Delta
     gives such columns other names in the files.
     """
-    return {"delta.columnMapping.mode": "name"} if _needs_mapping(schema) else {}
+    return {"delta.columnMapping.mode": "name"} if holds_type(schema, _needs_mapping) else {}
 
 
 def _needs_mapping(data_type: DataType) -> bool:
-    if isinstance(data_type, StructType):
-        return any(
-            not _NOT_IN_PARQUET.isdisjoint(field.name) or _needs_mapping(field.dataType)
-            for field in data_type
-        )
-    if isinstance(data_type, ArrayType):
-        return _needs_mapping(data_type.elementType)
-    if isinstance(data_type, MapType):
-        return _needs_mapping(data_type.keyType) or _needs_mapping(data_type.valueType)
-    return False
+    names = data_type.names if isinstance(data_type, StructType) else ()
+    return not all(map(_NOT_IN_PARQUET.isdisjoint, names))
 
 
 def wrong(table: Table, problem: str, hint: str | None = None) -> StatementError:
     """Build the error for invalid arguments."""
-    return StatementError(problem, table=table.path_or_name, operation=_OPERATION, hint=hint)
+    return StatementError(problem, table=table.path_or_name, operation=_APPLYING, hint=hint)
 
 
 def condition_of_keys(

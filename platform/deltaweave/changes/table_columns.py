@@ -1,15 +1,15 @@
 """The columns of a table, what the tables beside it call them, and how it stores texts of CHAR.
 
-Columns are added, renamed, dropped and widened, and events that were stored before are read after
-that. So they are stored by the names that the columns have in the table's files; without column
-mapping, these are the columns' names. Earlier releases stored events by the columns' names. In a
-table that was created with column mapping, the two differ, and both are looked up.
+Events that were stored before columns were added, renamed, dropped or widened are read after that.
+So they are stored by the names that the columns have in the table's files; without column mapping,
+these are the columns' names. Earlier releases stored events by the columns' names. In a table that
+was created with column mapping, the two differ, and both are looked up.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -27,36 +27,45 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from deltaweave.changes.conversions import FROM, by_case, has_fields_of, names_of, once, plain
+from deltaweave.changes.conversions import (
+    FROM,
+    by_case,
+    has_fields_of,
+    holds_type,
+    names_of,
+    once,
+    plain,
+    with_fields,
+)
 from deltaweave.delta.log import TableSnapshot, physical_name
 from deltaweave.delta.statement import OF_LIMITED_LENGTH
 
 _SEQUENCE = "_cdc_sequence"
 _MADE_WITH_MAPPING = "col-"
-_GENERATED, _NUMBERED = "delta.generationExpression", "delta.identity.start"
+_GENERATION, _NUMBERED = "delta.generationExpression", "delta.identity.start"
 _DEFAULT = "CURRENT_DEFAULT"
 _FIRST_COLUMNS = "deltaweave.firstColumns"
 
 
 @dataclass(frozen=True)
 class TableColumns:
-    """The columns of a table, without its own, and what the tables beside it call them.
+    """A table's columns for the values of events, and their names in side tables.
 
     Attributes:
-        fields: The columns by their names in lower case, with the names by which the tables beside
-            may hold them (`FROM`).
+        fields: The columns by their names in lower case, with the names that side tables may have
+            for them (`FROM`).
         stored: The columns as the side tables store them.
         at: The type of the table's sequences (`at`), or None if it has none.
         added: The columns that may have been added after the table was created, by their names in
             lower case; None if that is not known.
-        of_table: The table's id.
+        table_id: The table's id.
     """
 
     fields: Mapping[str, StructField]
     stored: Mapping[str, StructField]
     at: DataType | None
     added: frozenset[str] | None = None
-    of_table: str = ""
+    table_id: str = ""
 
     @classmethod
     def of(cls, table: TableSnapshot, own: Sequence[str]) -> TableColumns:
@@ -65,7 +74,7 @@ class TableColumns:
         `own` names the columns that the table has of itself; the first has its sequences.
         """
         is_mapped = table.metadata.column_mapping != "none"
-        # A table that got column mapping later has the names of then in its files.
+        # A table that got column mapping later keeps the names of that time in its files.
         by_name = is_mapped and all(
             physical_name(field).startswith(_MADE_WITH_MAPPING) for field in table.schema
         )
@@ -97,18 +106,18 @@ class TableColumns:
         lower = {name.lower() for name in names}
         return replace(self, fields={n: f for n, f in self.fields.items() if n in lower})
 
-    def name(self, of: str) -> str:
+    def name(self, column_name: str) -> str:
         """Return the name of a column in the side tables."""
-        field = self.stored.get(of.lower())
-        return of if field is None else field.name
+        field = self.stored.get(column_name.lower())
+        return column_name if field is None else field.name
 
-    def names(self, of: str) -> list[str]:
+    def names(self, column_name: str) -> list[str]:
         """Return all names by which side tables may hold a column."""
-        field = self.fields.get(of.lower())
-        return [of] if field is None else names_of(field)
+        field = self.fields.get(column_name.lower())
+        return [column_name] if field is None else names_of(field)
 
     def lacking(self, known: Sequence[str]) -> list[StructField]:
-        """Return the columns of other names, which the table does not compute itself."""
+        """Return the columns whose names are not known, except those that the table computes."""
         spelled = {name.lower() for name in known}
         return [
             field
@@ -116,12 +125,12 @@ class TableColumns:
             if lower not in spelled and not is_computed(field)
         ]
 
-    def widest(self, of_event: StructField) -> StructField:
+    def widest(self, event_column: StructField) -> StructField:
         """Return a column of events in the table's type, if that has all fields of the events."""
-        field = self.fields.get(of_event.name.lower())
-        fits = field is not None and has_fields_of(field.dataType, of_event.dataType)
-        data_type = field.dataType if field is not None and fits else of_event.dataType
-        return StructField(of_event.name, plain(data_type))
+        field = self.fields.get(event_column.name.lower())
+        fits = field is not None and has_fields_of(field.dataType, event_column.dataType)
+        data_type = field.dataType if field is not None and fits else event_column.dataType
+        return StructField(event_column.name, plain(data_type))
 
     def is_limited(self, name: str) -> bool:
         """Return whether a column is of CHAR or VARCHAR, or has a part of CHAR."""
@@ -136,9 +145,9 @@ class TableColumns:
     def as_stored(self, name: str, value: Column, held: DataType) -> Column:
         """Return a value of a column as the table stores it.
 
-        CHAR texts have blanks up to the column's length, and neither they nor VARCHAR texts have
-        blanks beyond it. A longer text stays as it is, and the write fails. So does it for blanks
-        beyond the length in an array, map or struct.
+        CHAR texts are padded with blanks to the column's length; blanks beyond it are cut, also
+        from VARCHAR texts. A longer text stays as it is, and the write fails, as for blanks beyond
+        the length in an array, map or struct.
         """
         limits = self._limits_of(name)
         if isinstance(limits, VarcharType):
@@ -169,12 +178,14 @@ def first_columns(names: Sequence[str]) -> dict[str, str]:
 
 def is_computed(field: StructField) -> bool:
     """Return whether the table computes the column's values itself."""
-    return not {_GENERATED, _NUMBERED}.isdisjoint(field.metadata or {})
+    return not {_GENERATION, _NUMBERED}.isdisjoint(field.metadata or {})
 
 
 def generated(fields: Iterable[StructField]) -> dict[str, str]:
     """Return the SQL of columns that are generated from others, by name."""
-    return {f.name: str(f.metadata[_GENERATED]) for f in fields if _GENERATED in (f.metadata or {})}
+    return {
+        f.name: str(f.metadata[_GENERATION]) for f in fields if _GENERATION in (f.metadata or {})
+    }
 
 
 def numbered(fields: Iterable[StructField]) -> list[str]:
@@ -191,26 +202,14 @@ def _found_by(field: StructField, *, by_name: bool) -> StructField:
     """Return a column found by its name in files or, for earlier releases, by its own name."""
     names = [physical_name(field), *([field.name] if by_name else [])]
     metadata = {**(field.metadata or {}), FROM: names}
-    data_type = _of_fields(field.dataType, lambda each: _found_by(each, by_name=by_name))
+    data_type = with_fields(field.dataType, lambda each: _found_by(each, by_name=by_name))
     return StructField(field.name, data_type, metadata=metadata)
 
 
 def _stored(field: StructField) -> StructField:
     """Return a column named as in files, that is found by its name."""
-    data_type = _of_fields(field.dataType, _stored)
+    data_type = with_fields(field.dataType, _stored)
     return StructField(physical_name(field), data_type, metadata={FROM: [field.name]})
-
-
-def _of_fields(data_type: DataType, change: Callable[[StructField], StructField]) -> DataType:
-    """Apply a change to each field of a type."""
-    if isinstance(data_type, StructType):
-        return StructType([change(field) for field in data_type])
-    if isinstance(data_type, ArrayType):
-        return ArrayType(_of_fields(data_type.elementType, change))
-    if isinstance(data_type, MapType):
-        of_key, of_value = data_type.keyType, data_type.valueType
-        return MapType(_of_fields(of_key, change), _of_fields(of_value, change))
-    return data_type
 
 
 @lru_cache(maxsize=256)
@@ -258,21 +257,15 @@ def _with_plain_texts(data_type: DataType) -> DataType:
     if isinstance(data_type, ArrayType):
         return ArrayType(_with_plain_texts(data_type.elementType), data_type.containsNull)
     if isinstance(data_type, MapType):
-        of_key, of_value = data_type.keyType, data_type.valueType
-        parts = _with_plain_texts(of_key), _with_plain_texts(of_value)
+        key_type, value_type = data_type.keyType, data_type.valueType
+        parts = _with_plain_texts(key_type), _with_plain_texts(value_type)
         return MapType(*parts, data_type.valueContainsNull)
     return data_type
 
 
 def has_char(limits: DataType | None) -> bool:
     """Return whether a type has CHAR at any depth."""
-    if isinstance(limits, StructType):
-        return any(has_char(field.dataType) for field in limits)
-    if isinstance(limits, ArrayType):
-        return has_char(limits.elementType)
-    if isinstance(limits, MapType):
-        return has_char(limits.keyType) or has_char(limits.valueType)
-    return isinstance(limits, CharType)
+    return limits is not None and holds_type(limits, lambda part: isinstance(part, CharType))
 
 
 def padded(text: Column, limits: CharType, otherwise: Column) -> Column:
@@ -284,8 +277,7 @@ def padded(text: Column, limits: CharType, otherwise: Column) -> Column:
 def with_padded_parts(value: Column, held: DataType, table: DataType, limits: DataType) -> Column:
     """Pad the texts of CHAR at every depth.
 
-    `limits` is the type that the table has, with its lengths. Its names of fields are those with
-    which it was created.
+    `limits` is the table's type with lengths, which names fields as when it was created.
     """
     if isinstance(limits, CharType):
         return padded(value, limits, value) if isinstance(held, StringType) else value
@@ -298,10 +290,12 @@ def with_padded_parts(value: Column, held: DataType, table: DataType, limits: Da
         return F.transform(value, lambda item: with_padded_parts(item, *types))
     if isinstance(held, MapType) and isinstance(table, MapType):
         assert isinstance(limits, MapType)
-        of_keys = held.keyType, table.keyType, limits.keyType
-        of_values = held.valueType, table.valueType, limits.valueType
-        keys = F.transform(F.map_keys(value), lambda key: with_padded_parts(key, *of_keys))
-        values = F.transform(F.map_values(value), lambda of: with_padded_parts(of, *of_values))
+        key_types = held.keyType, table.keyType, limits.keyType
+        value_types = held.valueType, table.valueType, limits.valueType
+        keys = F.transform(F.map_keys(value), lambda key: with_padded_parts(key, *key_types))
+        values = F.transform(
+            F.map_values(value), lambda item: with_padded_parts(item, *value_types)
+        )
         return F.map_from_arrays(keys, values)
     if isinstance(held, StructType) and isinstance(table, StructType):
         assert isinstance(limits, StructType)
@@ -318,14 +312,14 @@ def _with_padded_fields(
     for field in held:
         part, lower = value[field.name], field.name.lower()
         if lower in limits_of_fields:
-            of_part = types[lower].dataType, limits_of_fields[lower]
-            part = with_padded_parts(part, field.dataType, *of_part)
+            part_types = types[lower].dataType, limits_of_fields[lower]
+            part = with_padded_parts(part, field.dataType, *part_types)
         fields.append(part.alias(field.name))
     return F.when(value.isNotNull(), F.struct(*fields))
 
 
 def _limits_by_field(names: list[str], limits: StructType) -> dict[str, DataType]:
-    """Map the names that fields have now to their types as they were when created.
+    """Map the present names of fields to the types with which they were created.
 
     A field that was renamed is found by its position.
     """

@@ -7,7 +7,8 @@
   tables on a disk are read without Spark.
 - `machine`: `doctor`, whether this machine can run merges, and what is missing; `warm stop`, which
   ends Spark drivers that stay between runs.
-- `options`: what several commands take, and what a terminal shows while they work.
+- `options`: what commands share: options, exit codes, the session that they work in, and what a
+  terminal shows meanwhile.
 
 A command ends with 0 if it did what it was asked, with 1 if that failed, with 2 if its arguments
 make no sense, and with 3 if it is unknown whether a merge was committed. Results go to the
@@ -25,11 +26,29 @@ try:
     from deltaweave.cli.inspection import history, inspect
     from deltaweave.cli.machine import doctor, warm
     from deltaweave.cli.merges import apply_changes_command, explain_merge, maintain, run_merge
+    from deltaweave.cli.options import (
+        FAILED,
+        MISUSED,
+        check_java,
+        check_output,
+        check_plot,
+        fail,
+        session,
+    )
     from deltaweave.cli.project import init
 except ModuleNotFoundError as error:  # the engine is installed without the command line's libraries
     sys.exit(f"The command line needs {error.name}: pip install {error.name}.")
 
-__all__ = ["app"]
+__all__ = [
+    "FAILED",
+    "MISUSED",
+    "app",
+    "check_java",
+    "check_output",
+    "check_plot",
+    "fail",
+    "session",
+]
 
 app = typer.Typer(
     no_args_is_help=True,

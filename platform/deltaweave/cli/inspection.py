@@ -21,7 +21,6 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as Shown
 
-from deltaweave._terminal import check_plot
 from deltaweave.cli.options import (
     Catalog,
     Conf,
@@ -29,6 +28,7 @@ from deltaweave.cli.options import (
     Plot,
     TableName,
     Verbose,
+    check_plot,
     print_json,
     reading_disk,
     working,
@@ -48,7 +48,30 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _CONFIGURING = frozenset({"HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME"})
 _VERSION = re.compile(r"\d{20}\.json")
 # Files of commits that a catalog keeps, which has the last word on them. Delta makes it anywhere.
-_OF_A_CATALOG = "_staged_commits"
+_CATALOG_COMMITS = "_staged_commits"
+_MEBIBYTE = 1 << 20
+# With more, the ranges of the columns that `--key` names are compared alone.
+_FILES_OF_ALL_COLUMNS = 10_000
+
+# A metric of the history, and what its column is called.
+_METRIC_COLUMNS = {
+    "numTargetRowsUpdated": "updated",
+    "numTargetRowsInserted": "inserted",
+    "numTargetRowsDeleted": "deleted",
+    "numTargetRowsCopied": "copied",
+    "numTargetFilesRemoved": "files -",
+    "numTargetFilesAdded": "files +",
+}
+_TIME_METRIC = "executionTimeMs"
+
+# A metric of the history, how the legend calls it, and its color.
+_PLOTTED_ROWS = (
+    ("numTargetRowsUpdated", "updated", "#5b3fd6"),
+    ("numTargetRowsInserted", "inserted", "#0e7490"),
+    ("numTargetRowsDeleted", "deleted", "#d1495b"),
+    ("numTargetRowsCopied", "copied unchanged", "#cfd3dc"),
+)
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 @dataclass(frozen=True)
@@ -88,7 +111,7 @@ def table_on_disk(table: str, conf: Sequence[str] = ()) -> Path | None:
         return None
     log = Path(path, "_delta_log")
     if log.is_dir():
-        return None if any(log.glob(f"{_OF_A_CATALOG}/*")) else log.parent
+        return None if any(log.glob(f"{_CATALOG_COMMITS}/*")) else log.parent
     raise NotADeltaTableError.at(table)
 
 
@@ -108,10 +131,10 @@ def commits_on_disk(table: str, conf: Sequence[str] = ()) -> Iterator[CommitOnDi
         return None
     log = directory / "_delta_log"
     files = [each for each in log.iterdir() if _VERSION.fullmatch(each.name)]
-    return map(_commit, sorted(files, reverse=True)) if files else None
+    return map(_read_commit, sorted(files, reverse=True)) if files else None
 
 
-def _commit(file: Path) -> CommitOnDisk:
+def _read_commit(file: Path) -> CommitOnDisk:
     about = _commit_info(file)
     committed_ms = about.get("inCommitTimestamp") or file.stat().st_mtime_ns // 1_000_000
     return CommitOnDisk(
@@ -131,33 +154,8 @@ def _commit_info(file: Path) -> dict[str, Any]:
     return {}
 
 
-_MEBIBYTE = 1 << 20
-# With more, the ranges of the columns that `--key` names are compared alone.
-_FILES_OF_ALL_COLUMNS = 10_000
-
-# A metric of the history, and what its column is called.
-_COLUMNS = {
-    "numTargetRowsUpdated": "updated",
-    "numTargetRowsInserted": "inserted",
-    "numTargetRowsDeleted": "deleted",
-    "numTargetRowsCopied": "copied",
-    "numTargetFilesRemoved": "files -",
-    "numTargetFilesAdded": "files +",
-}
-_TIME = "executionTimeMs"
-
-# A metric of the history, how the legend calls it, and its color.
-_ROWS = (
-    ("numTargetRowsUpdated", "updated", "#5b3fd6"),
-    ("numTargetRowsInserted", "inserted", "#0e7490"),
-    ("numTargetRowsDeleted", "deleted", "#d1495b"),
-    ("numTargetRowsCopied", "copied unchanged", "#cfd3dc"),
-)
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-
-
 @dataclass(frozen=True)
-class _Inspection:
+class Inspection:
     """A version of a table, as its log describes it.
 
     Attributes:
@@ -224,10 +222,10 @@ def inspect(  # noqa: PLR0913 - options of the command
     check_plot(plot)
     small_bytes = int(small * _MEBIBYTE)
     with reading_disk(table):
-        found = _on_disk(table, key, small_bytes, conf)
+        found = inspected_on_disk(table, key, small_bytes, conf)
     if found is None:
         with working("Reading the log", conf, catalog, verbose=verbose) as spark:
-            found = _by_spark(spark, table, key, small_bytes, plotted=plot is not None)
+            found = inspected_by_spark(spark, table, key, small_bytes, plotted=plot is not None)
     if plot is not None:
         plot_files(found.sizes, small_bytes, table, plot)
     facts = found.facts(table)
@@ -246,8 +244,10 @@ def inspect(  # noqa: PLR0913 - options of the command
         console.print(_as_table(found.key_overlaps))
 
 
-def _on_disk(table: str, key: list[str], small_bytes: int, conf: list[str]) -> _Inspection | None:
-    """Read the files of the log; None if Spark has to read them."""
+def inspected_on_disk(
+    table: str, key: list[str], small_bytes: int, conf: list[str]
+) -> Inspection | None:
+    """Inspect a table by the files of its log; None if Spark has to read them."""
     directory = table_on_disk(table, conf)
     if directory is None:
         return None
@@ -268,7 +268,7 @@ def _on_disk(table: str, key: list[str], small_bytes: int, conf: list[str]) -> _
     overlaps = key_overlaps_in_log(metadata, adds, names)
     if overlaps is None:
         return None
-    return _Inspection(
+    return Inspection(
         location=version.data_path,
         version=version.version,
         partition_columns=list(metadata.partition_columns),
@@ -281,17 +281,17 @@ def _on_disk(table: str, key: list[str], small_bytes: int, conf: list[str]) -> _
     )
 
 
-def _by_spark(
+def inspected_by_spark(
     spark: SparkSession, table: str, key: list[str], small_bytes: int, *, plotted: bool
-) -> _Inspection:
-    """Ask Delta."""
+) -> Inspection:
+    """Inspect the newest version of a table by Spark."""
     from deltaweave import Table
 
     target = Table(spark, table)
     snapshot = target.snapshot()
     layout = snapshot.layout(small_bytes)
     columns = key or _bounded_columns(snapshot.schema, layout.files)
-    return _Inspection(
+    return Inspection(
         location=snapshot.data_path,
         version=snapshot.version,
         partition_columns=snapshot.partition_columns,
@@ -368,8 +368,8 @@ def history(
         from deltaweave import Table
 
         with working("Reading the log", conf, catalog, verbose=verbose) as spark:
-            of_merges = Table(spark, table).history().where("operation = 'MERGE'")
-            merges = of_merges.limit(limit).collect()
+            history_of_merges = Table(spark, table).history().where("operation = 'MERGE'")
+            merges = history_of_merges.limit(limit).collect()
     if plot is not None:
         plot_merges([_as_json(merge) for merge in merges], table, plot)
     if json:
@@ -380,12 +380,12 @@ def history(
         return
     shown = Shown("version", box=SIMPLE_HEAD, padding=0)
     shown.add_column("time", no_wrap=True)
-    for name in (*_COLUMNS.values(), "s"):
+    for name in (*_METRIC_COLUMNS.values(), "s"):
         shown.add_column(name, justify="right")
     for merge in merges:
         metrics = merge.operationMetrics or {}
-        counts = [f"{int(metrics.get(name, 0)):,}" for name in _COLUMNS]
-        seconds = f"{int(metrics.get(_TIME, 0)) / 1000:,.2f}"
+        counts = [f"{int(metrics.get(name, 0)):,}" for name in _METRIC_COLUMNS]
+        seconds = f"{int(metrics.get(_TIME_METRIC, 0)) / 1000:,.2f}"
         shown.add_row(str(merge.version), f"{merge.timestamp:%Y-%m-%d %H:%M}", *counts, seconds)
     Console(highlight=False).print(shown)
 
@@ -407,7 +407,7 @@ def plot_merges(merges: Sequence[Mapping[str, Any]], table: str, path: Path) -> 
     figure = _figure(6)
     rows, seconds = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     below = [0] * len(oldest_first)
-    for metric, label, color in _ROWS:
+    for metric, label, color in _PLOTTED_ROWS:
         counts = [int(merge["metrics"].get(metric, 0)) for merge in oldest_first]
         rows.bar(versions, counts, bottom=below, label=label, color=color, width=0.6)
         below = [low + count for low, count in zip(below, counts, strict=True)]
@@ -416,8 +416,8 @@ def plot_merges(merges: Sequence[Mapping[str, Any]], table: str, path: Path) -> 
     rows.yaxis.set_major_formatter("{x:,.0f}")
     rows.set_title(f"Merges into {table}", loc="left", fontweight="bold", pad=28)
     # Above the bars, which it would hide.
-    rows.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(_ROWS), frameon=False)
-    times = [int(merge["metrics"].get("executionTimeMs", 0)) / 1000 for merge in oldest_first]
+    rows.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(_PLOTTED_ROWS), frameon=False)
+    times = [int(merge["metrics"].get(_TIME_METRIC, 0)) / 1000 for merge in oldest_first]
     seconds.bar(versions, times, color="#8a90a0", width=0.6)
     seconds.set_ylabel("seconds")
     seconds.set_xlabel("version that the merge committed")
@@ -437,14 +437,14 @@ def plot_files(files: Mapping[int, int], small_bytes: int, table: str, path: Pat
     figure = _figure(4)
     axes = figure.subplots()
     bars = axes.bar(
-        [_size(2**power) for power in powers],
+        [size_label(2**power) for power in powers],
         [files.get(power, 0) for power in powers],
         color=["#d1495b" if 2**power < small_bytes else "#5b3fd6" for power in powers],
     )
     axes.bar_label(bars, labels=[f"{files[power]:,}" if power in files else "" for power in powers])
     if len(powers) > 8:
         axes.tick_params(axis="x", rotation=45)
-    axes.set_xlabel(f"size of the file, at least; files below {_size(small_bytes)} are red")
+    axes.set_xlabel(f"size of the file, at least; files below {size_label(small_bytes)} are red")
     axes.set_ylabel("files")
     axes.set_title(f"Files of {table}", loc="left", fontweight="bold")
     _draw_plain_axes(axes)
@@ -466,7 +466,7 @@ def _draw_plain_axes(axes: Axes) -> None:
     axes.tick_params(length=0)
 
 
-def _size(size_in_bytes: int) -> str:
+def size_label(size_in_bytes: int) -> str:
     """Write a size in the largest unit that it fills, as `64 KiB`."""
     power = min(max(size_in_bytes.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
     return f"{size_in_bytes / 1024**power:.4g} {_UNITS[power]}"

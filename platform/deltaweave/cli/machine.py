@@ -22,8 +22,16 @@ from rich.markup import escape
 from rich.table import Table as Shown
 
 from deltaweave._session import java_found, java_problem
-from deltaweave._terminal import FAILED, fail, quiet_session
-from deltaweave.cli.options import Conf, Json, Steps, Verbose, print_json
+from deltaweave.cli.options import (
+    FAILED,
+    Conf,
+    Json,
+    Steps,
+    Verbose,
+    fail,
+    print_json,
+    quiet_session,
+)
 from deltaweave.errors import DeltaweaveError
 from deltaweave.warm_driver.address import WarmDriverError, check_peer, sockets
 
@@ -35,7 +43,7 @@ if TYPE_CHECKING:
 _PYTHON = (3, 10)
 # A class of each of the two jars of Delta.
 _CLASSES_OF_JARS = ("io.delta.tables.DeltaTable", "io.delta.storage.LogStore")
-_SECONDS_TO_CONNECT = 5
+_SECONDS_TO_CONNECT, _SECONDS_FOR_AN_ANSWER = 5, 20
 
 
 @dataclass(frozen=True)
@@ -88,9 +96,9 @@ def _findings(conf: list[str], steps: Steps, *, verbose: bool) -> Iterator[Findi
     steps.begin("Starting Spark")
     try:
         with quiet_session(conf, verbose=verbose) as spark:
-            for about, look in _OF_A_SESSION.items():
+            for about, look in _SESSION_CHECKS.items():
                 steps.begin(f"Looking at {about}")
-                yield _checked(about, look, spark)
+                yield _session_finding(about, look, spark)
     except typer.Exit as ended:
         if ended.exit_code != FAILED:  # the arguments make no sense
             raise
@@ -104,7 +112,9 @@ def _package(name: str) -> Finding:
         return Finding(name, False, f"not installed: pip install {name}")
 
 
-def _checked(about: str, look: Callable[[SparkSession], str], spark: SparkSession) -> Finding:
+def _session_finding(
+    about: str, look: Callable[[SparkSession], str], spark: SparkSession
+) -> Finding:
     from deltaweave.delta.jvm import reported_by
 
     try:
@@ -121,7 +131,7 @@ def _releases(spark: SparkSession) -> str:
     return "Spark {} with Delta {}".format(*running_releases(spark))
 
 
-def _jars(spark: SparkSession) -> str:
+def _delta_jars(spark: SparkSession) -> str:
     """Find Delta's jars; where several hold the same classes, the JVM takes some of each."""
     from deltaweave.delta.jvm import jars_with
 
@@ -162,7 +172,7 @@ def _memory(spark: SparkSession) -> str:
 
 def _executors(spark: SparkSession) -> str:
     """Find the executors' Python, by a task that runs there and needs pyarrow."""
-    [found] = _pythons(spark.range(1)).collect()
+    [found] = python_of_tasks(spark.range(1)).collect()
     own_release = ".".join(map(str, sys.version_info[:2]))
     if found.python != own_release:
         raise RuntimeError(
@@ -172,8 +182,10 @@ def _executors(spark: SparkSession) -> str:
     return f"Python {found.python} with pyarrow {found.pyarrow} (PYSPARK_PYTHON)"
 
 
-def _pythons(rows: DataFrame) -> DataFrame:
-    def say(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+def python_of_tasks(rows: DataFrame) -> DataFrame:
+    """Return what a task reports of its Python, as one row for all of these."""
+
+    def report(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         import sys
 
         import pyarrow as pa
@@ -182,25 +194,23 @@ def _pythons(rows: DataFrame) -> DataFrame:
         python = ".".join(map(str, sys.version_info[:2]))
         yield pa.RecordBatch.from_pydict({"python": [python], "pyarrow": [pa.__version__]})
 
-    return rows.coalesce(1).mapInArrow(say, "python STRING, pyarrow STRING")
+    return rows.coalesce(1).mapInArrow(report, "python STRING, pyarrow STRING")
 
 
 def _user_interface(spark: SparkSession) -> str:
     return spark.sparkContext.uiWebUrl or "turned off (spark.ui.enabled)"
 
 
-_OF_A_SESSION: dict[str, Callable[[SparkSession], str]] = {
+_SESSION_CHECKS: dict[str, Callable[[SparkSession], str]] = {
     "Spark and Delta": _releases,
     "Python of the executors": _executors,
-    "Delta's jars": _jars,
+    "Delta's jars": _delta_jars,
     "memory": _memory,
     "ports": _ports,
     "Spark's UI": _user_interface,
 }
 
 warm = typer.Typer(no_args_is_help=True)
-
-_SECONDS_FOR_AN_ANSWER = 20
 
 
 @warm.callback()
@@ -234,7 +244,7 @@ def stop(
 
 
 @dataclass(frozen=True)
-class Asked:
+class StopAnswer:
     """The answer of a driver.
 
     Attributes:
@@ -248,20 +258,20 @@ class Asked:
     is_stopped: bool
 
 
-def stop_drivers(*, also_in_use: bool) -> list[Asked]:
+def stop_drivers(*, also_in_use: bool) -> list[StopAnswer]:
     """Ask all warm drivers of this user on this machine to end, and wait until they do.
 
     `also_in_use` stops those that processes use, too: their runs then fail.
     """
     asked = []
     for socket_path in sockets():
-        answer = _asked(socket_path, "also in use" if also_in_use else "if idle")
+        answer = _ask(socket_path, "also in use" if also_in_use else "if idle")
         if answer is not None:
             asked.append(answer)
     return asked
 
 
-def _asked(socket_path: Path, what: str) -> Asked | None:
+def _ask(socket_path: Path, what: str) -> StopAnswer | None:
     """Ask the keeper at a socket; None if there is none, or one of another release."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_SECONDS_FOR_AN_ANSWER)
@@ -278,7 +288,7 @@ def _asked(socket_path: Path, what: str) -> Asked | None:
     answer = json.loads(line)
     if answer["stops"]:
         _wait_until_removed(socket_path)
-    return Asked(answer["pid"], answer["clients"], answer["stops"])
+    return StopAnswer(answer["pid"], answer["clients"], answer["stops"])
 
 
 def _wait_until_removed(socket_path: Path) -> None:

@@ -15,16 +15,18 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as Shown
 
-from deltaweave._terminal import FAILED, MISUSED, fail
 from deltaweave._validation import refuse_credentials
 from deltaweave.cli.inspection import table_on_disk
 from deltaweave.cli.options import (
+    FAILED,
+    MISUSED,
     Catalog,
     Conf,
     Json,
     TableName,
     Verbose,
     as_path_if_exists,
+    fail,
     print_json,
     print_result,
     reading_disk,
@@ -42,8 +44,8 @@ if TYPE_CHECKING:
 _MALFORMED = ("MALFORMED_RECORD", "CANNOT_PARSE_JSON_FIELD")
 
 _RECORD = "__deltaweave_record"
-_TEXTS = "__deltaweave_texts"
-_SHOWN = 200  # characters of a value or record
+_RECORD_TEXTS = "__deltaweave_texts"
+_SHOWN_CHARACTERS = 200  # characters of a value or record
 
 Statement = Annotated[
     str | None, typer.Argument(help="A MERGE statement, or - to read one.", show_default=False)
@@ -210,7 +212,7 @@ def apply_changes_command(  # noqa: PLR0913 - options of the command
         working("Applying changes", conf, catalog, verbose=verbose) as spark,
         _naming_column(spark, source, format, schema, options),
     ):
-        _check_table(spark, table)
+        _check_target(spark, table)
         result = deltaweave.apply_changes(
             spark,
             table,
@@ -248,7 +250,7 @@ def _naming_column(
         raise
 
 
-def _check_table(spark: SparkSession, table: str) -> None:
+def _check_target(spark: SparkSession, table: str) -> None:
     """Refuse a name without a table: its data would be in this command's temporary directory."""
     from deltaweave import Table
 
@@ -332,12 +334,12 @@ def malformed_column(
     rows = reader.schema(StructType([*declared]).add(_RECORD, StringType())).load(source)
     texts = ", ".join(f"{quoted(field.name)} STRING" for field in declared)
     parse = F.from_csv if format == "csv" else F.from_json
-    of_texts = parse(F.col(_RECORD), texts, {**options, "mode": "PERMISSIVE"})
-    row = rows.where(F.col(_RECORD).isNotNull()).withColumn(_TEXTS, of_texts).first()
-    if row is None or row[_TEXTS] is None:
+    record_texts = parse(F.col(_RECORD), texts, {**options, "mode": "PERMISSIVE"})
+    row = rows.where(F.col(_RECORD).isNotNull()).withColumn(_RECORD_TEXTS, record_texts).first()
+    if row is None or row[_RECORD_TEXTS] is None:
         return None
     for field in declared:
-        text = row[_TEXTS][field.name]
+        text = row[_RECORD_TEXTS][field.name]
         if row[field.name] is None and text is not None:
             return (
                 f"Column {field.name} is declared as {field.dataType.simpleString().upper()}, "
@@ -347,7 +349,7 @@ def malformed_column(
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
 def maintain(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deltaweave._terminal import FAILED, MISUSED, fail
+from deltaweave.cli.options import FAILED, MISUSED, fail
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable

@@ -206,17 +206,18 @@ def changes_nothing(merge: ResolvedMerge, clause: ResolvedClause) -> Column:
     for field, before, assigned in columns:
         if assigned.is_column_itself:
             continue
-        if not _comparable(field.dataType) or not assigned.is_deterministic:
+        if not is_comparable(field.dataType) or not assigned.is_deterministic:
             return F.lit(False)
         same = same & assigned.value.eqNullSafe(before)
     return same
 
 
-def _comparable(data_type: DataType) -> bool:
+def is_comparable(data_type: DataType) -> bool:
+    """Return whether `<=>` compares values of a type."""
     if isinstance(data_type, StructType):
-        return all(_comparable(field.dataType) for field in data_type.fields)
+        return all(is_comparable(field.dataType) for field in data_type.fields)
     if isinstance(data_type, ArrayType):
-        return _comparable(data_type.elementType)
+        return is_comparable(data_type.elementType)
     return not isinstance(data_type, MapType | VariantType) and not is_collated(data_type)
 
 

@@ -34,14 +34,15 @@ def table_format(transaction: Transaction, columns: Sequence[WritableColumn]) ->
         transaction.string_prefix_length,
         transaction.merge.spark.version,
         assumes_new_calendar(transaction.merge.spark),
-        _storage(transaction),
+        storage_to_rewrite(transaction),
         transaction.own_files.prefix,
         transaction.own_files.change_feed() if transaction.metadata.keeps_change_feed else None,
         None if tracked is None else (tracked.row_id.name, tracked.commit_version.name),
     )
 
 
-def _storage(transaction: Transaction) -> Storage:
+def storage_to_rewrite(transaction: Transaction) -> Storage:
+    """Return the storage in which tasks rewrite the table's files."""
     storage = storage_of(transaction.table)
     if storage is None:
         raise NotRewritableError("Arrow no longer sees the table's store")

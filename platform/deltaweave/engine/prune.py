@@ -215,7 +215,7 @@ class KeyIndex:
         import numpy as np
 
         key = next((each for each in keys.columns if self.answers(each)), None)
-        stored = self._stored() if key is not None and len(files) > 1 else None
+        stored = self.stored_filters() if key is not None and len(files) > 1 else None
         if key is None or stored is None or lacks_pyarrow(self.table.spark):
             return np.ones(len(files), dtype=bool)
         ask = holders_of(self._hashes(key.values))
@@ -246,12 +246,12 @@ class KeyIndex:
 
     def catch_up(self) -> int:
         """Index the files that have no filter, and return how many there were."""
-        stored = self._stored()
+        stored = self.stored_filters()
         return self._index(stored, self._missing(stored))
 
     def catch_up_with(self, written: FileList) -> int:
         """Index files that were just written and, at intervals, all others without a filter."""
-        stored = self._stored()
+        stored = self.stored_filters()
         if stored is None or _is_due(stored, limits.INDEX_CATCH_UP_INTERVAL):
             return self._index(stored, self._missing(stored))
         return self._index(stored, written)
@@ -304,7 +304,7 @@ class KeyIndex:
     def _log(self) -> TableLog:
         return TableLog.of(self.table.spark, ["delta", self._path])
 
-    def _stored(self) -> TableSnapshot | None:
+    def stored_filters(self) -> TableSnapshot | None:
         """Open the table of filters; None if nothing was indexed yet."""
         log = self._log
         return log.latest() if log.exists else None

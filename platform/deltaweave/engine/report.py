@@ -148,7 +148,7 @@ def _snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
-_NAMES_BY_ATTRIBUTE = {_snake_case(name): name for name in MERGE_METRICS}
+NAMES_BY_ATTRIBUTE = {_snake_case(name): name for name in MERGE_METRICS}
 
 
 class StrategyName(Enum):
@@ -207,7 +207,7 @@ class MergeMetrics(Mapping[str, int]):
 
     def __getattr__(self, attribute: str) -> int:
         try:
-            return self[_NAMES_BY_ATTRIBUTE[attribute]]
+            return self[NAMES_BY_ATTRIBUTE[attribute]]
         except KeyError:
             raise AttributeError(attribute) from None
 

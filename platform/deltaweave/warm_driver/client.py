@@ -179,10 +179,10 @@ def _attach(driver_address: Address, name: str, settings: Mapping[str, Any]) -> 
 
     hello = {"name": name, "owner": os.getppid(), "idle_seconds": settings["idle_seconds"]}
     with driver_address.locked():
-        found = _greet(driver_address, hello)
+        found = greet(driver_address, hello)
         if found is None:
             _start(driver_address, settings)
-            found = _greet(driver_address, hello)
+            found = greet(driver_address, hello)
     if found is None:
         raise WarmDriverError(
             f"it ended as soon as it had started; its log is {driver_address.log}."
@@ -200,14 +200,14 @@ def _attach(driver_address: Address, name: str, settings: Mapping[str, Any]) -> 
     return Attachment(session, driver_address, answer["pid"], connection)
 
 
-class _Greeting(NamedTuple):
+class Greeting(NamedTuple):
     """A connection to a keeper, and its answer."""
 
     connection: socket.socket
     answer: dict[str, Any]
 
 
-def _greet(driver_address: Address, hello: Mapping[str, Any]) -> _Greeting | None:
+def greet(driver_address: Address, hello: Mapping[str, Any]) -> Greeting | None:
     """Connect to the keeper, and greet it; None if no keeper answers."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(_SECONDS_FOR_AN_ANSWER)
@@ -233,7 +233,7 @@ def _greet(driver_address: Address, hello: Mapping[str, Any]) -> _Greeting | Non
         connection.close()
         raise WarmDriverError(f"it serves nobody: {answer['error']} (log: {driver_address.log})")
     connection.settimeout(None)
-    return _Greeting(connection, answer)
+    return Greeting(connection, answer)
 
 
 def _start(driver_address: Address, settings: Mapping[str, Any]) -> None:

@@ -58,6 +58,7 @@ class Keeper:
         clients: The number of current clients.
         owners: Process ids of the processes that started clients, e.g. Dagster's code server.
         idle_since: When the last client left, on the monotonic clock.
+        is_to_stop: Whether the driver ends, since it was asked to.
     """
 
     spark: SparkSession
@@ -67,7 +68,7 @@ class Keeper:
     clients: int = 0
     owners: set[int] = field(default_factory=set)
     idle_since: float = field(default_factory=time.monotonic)
-    _is_to_stop: bool = False
+    is_to_stop: bool = False
     _count: int = 0
     _lock: Lock = field(default_factory=Lock)
 
@@ -79,16 +80,16 @@ class Keeper:
                 connection, _ = self.listener.accept()
                 with self._lock:
                     self.clients += 1
-                Thread(target=self._attend, args=(connection,), daemon=True).start()
+                Thread(target=self.attend, args=(connection,), daemon=True).start()
             reason = self._reason_to_end()
             if reason is not None:
                 return reason
 
     def _reason_to_end(self) -> str | None:
-        if not self._is_running():
+        if not self.is_running():
             return "the JVM or its Spark context has ended"
         with self._lock:
-            if self._is_to_stop:
+            if self.is_to_stop:
                 return "it was asked to stop"
             if self.clients:
                 return None
@@ -100,14 +101,15 @@ class Keeper:
                 return "the processes that started its clients have ended"
         return None
 
-    def _is_running(self) -> bool:
+    def is_running(self) -> bool:
+        """Return whether the driver's SparkContext still runs."""
         context: Any = self.spark.sparkContext
         try:
             return context._gateway.proc.poll() is None and not context._jsc.sc().isStopped()
         except Exception:  # py4j cannot reach the JVM, in one of several ways
             return False
 
-    def _attend(self, connection: socket.socket) -> None:
+    def attend(self, connection: socket.socket) -> None:
         """Serve one client, from its first line to its end, in its own thread."""
         try:
             with connection, connection.makefile("rw", encoding="utf-8") as stream:
@@ -121,7 +123,7 @@ class Keeper:
                     self.owners.add(hello["owner"])
                     self.idle_seconds = hello["idle_seconds"]
                     name = f"{hello['name']} #{self._count}"
-                self._serve_client(name, stream)
+                self.serve_client(name, stream)
         except Exception:
             logger.exception("A client ended with an error.")
         finally:
@@ -133,10 +135,11 @@ class Keeper:
         """Stop soon, unless the driver is in use; the answer to who asked for it."""
         with self._lock:
             others = self.clients - 1  # who asks is one of them
-            self._is_to_stop = is_forced or not others
-            return {"pid": os.getpid(), "clients": others, "stops": self._is_to_stop}
+            self.is_to_stop = is_forced or not others
+            return {"pid": os.getpid(), "clients": others, "stops": self.is_to_stop}
 
-    def _serve_client(self, name: str, stream: TextIO) -> None:
+    def serve_client(self, name: str, stream: TextIO) -> None:
+        """Lend a session to a client, until its connection ends."""
         context: Any = self.spark.sparkContext
         try:
             session = self.spark.newSession()
@@ -197,12 +200,12 @@ class Keeper:
                 query.stop()
         # Tables are cached for all sessions: the next client would read old rows.
         with _going_on("what it cached"):
-            self._uncache(name)
+            self.uncache(name)
         with _going_on("the default session"):
             sessions: Any = context._jvm.org.apache.spark.sql.classic.SparkSession
             sessions.setDefaultSession(self.spark._jsparkSession)
 
-    def _uncache(self, name: str) -> None:
+    def uncache(self, name: str) -> None:
         """Release what a client cached and, without other clients, what no client owns."""
         session: Any = self.spark._jsparkSession
         manager = session.sharedState().cacheManager()

@@ -308,7 +308,7 @@ def test_a_rematerialization_that_meets_a_conflict_is_tried_again(
         return rematerialize(table, strategy)
 
     monkeypatch.setattr(MergeOnReadTable, "rematerialize", conflicts_once)
-    monkeypatch.setattr("dagster_deltaweave.io_manager.step_attempts._SECONDS_BEFORE_RETRY", 0)
+    monkeypatch.setattr("dagster_deltaweave.io_manager.step_attempts.SECONDS_BEFORE_RETRY", 0)
     result = run(*orders, selection=[orders.base])
     assert attempts == [2]
     assert values(result, "orders_base")["dagster/row_count"] == 1
@@ -391,12 +391,12 @@ def test_an_observation_that_fails_does_not_end_a_stream(monkeypatch: pytest.Mon
     )
     for name in ("pending_metadata", "rescued_metadata"):
         monkeypatch.setattr(change_events, name, lambda *_: {})
-    monkeypatch.setattr(change_events, "_last_report", lambda *_: change_events._Reported(None, 0))
+    monkeypatch.setattr(change_events, "last_report", lambda *_: change_events.Reported(None, 0))
     context: Any = SimpleNamespace(
         log=SimpleNamespace(warning=warned.append), log_event=recorded.append
     )
     orders = orders_from(lambda: None)
-    change_events._append_stream(
+    change_events.append_stream(
         context,
         orders.declaration,
         cast("Any", table),

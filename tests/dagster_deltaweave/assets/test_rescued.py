@@ -136,10 +136,10 @@ def test_an_endless_stream_counts_events_of_batches_that_append_nothing(
 
 
 def test_a_count_that_cannot_be_read_now_is_no_other_one() -> None:
-    reported = change_events._Reported(1, 2)
+    reported = change_events.Reported(1, 2)
     assert reported.with_batch(1, {}) == reported
     counted = {change_events.RESCUED_EVENTS: MetadataValue.int(3)}
-    assert reported.with_batch(1, counted) == change_events._Reported(1, 3)
+    assert reported.with_batch(1, counted) == change_events.Reported(1, 3)
 
 
 @pytest.mark.parametrize("declare", [cdc, merge_on_read])

@@ -210,7 +210,7 @@ def test_unique_key_and_nulls_share_a_pass_over_the_table(
     assert jobs == 1
     _, twice = look("twice", repeated_keys, ["id"], ["name"])
     # The same is found of larger tables, whose rows are shuffled.
-    monkeypatch.setattr(table_rows, "_SMALL_BYTES", -1)
+    monkeypatch.setattr(table_rows, "SMALL_BYTES", -1)
     assert look("large nulls", nulls_in_columns, ["id", "name"])[1] == few
     assert look("large twice", repeated_keys, ["id"], ["name"])[1] == twice
     assert few[0] is False
@@ -332,9 +332,9 @@ def test_wrong_declarations_are_refused_when_they_are_made(
 
 
 def test_a_merge_whose_numbers_were_not_recorded_is_not_taken_for_none() -> None:
-    assert merge_results._source_rows({}, True)[0]
+    assert merge_results.source_rows_finding({}, True)[0]
     warned = {"deltaweave/warnings": ["What was recorded of it: the storage did not answer."]}
-    assert not merge_results._source_rows(warned, True)[0]
+    assert not merge_results.source_rows_finding(warned, True)[0]
 
 
 def test_only_merges_have_source_rows() -> None:

@@ -46,7 +46,7 @@ from dagster_deltaweave.io_manager.transaction_ids import (
 from dagster_deltaweave.logs.delta_log import LogAt
 from dagster_deltaweave.tables.declaration import WriteDeclaration
 from deltaweave import Table
-from deltaweave.changes import lineage
+from deltaweave.changes.restores import lineage
 from deltaweave.delta.commit import TransactionId
 from tests.support.made_logs import CREATED, MadeTable, checkpoint, commit, restore
 
@@ -340,7 +340,7 @@ def test_the_log_names_the_run_whose_append_is_not_repeated(
         rows=None,
     )
     ids = RunIds(output.context, cast("Any", None), [], {"deltaweave/run/1a2b/log": 0})
-    stores._write(WriteDeclaration(mode="append"), output, ids)
+    stores.store_write(WriteDeclaration(mode="append"), output, ids)
     assert said == ["Nothing is written: the table holds deltaweave/run/1a2b/log."]
 
 

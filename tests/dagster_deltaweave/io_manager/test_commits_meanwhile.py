@@ -45,7 +45,7 @@ SCHEMA = "id INT, letter STRING"
 
 @pytest.fixture(autouse=True)
 def _tries_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dagster_deltaweave.io_manager.step_attempts._SECONDS_BEFORE_RETRY", 0)
+    monkeypatch.setattr("dagster_deltaweave.io_manager.step_attempts.SECONDS_BEFORE_RETRY", 0)
 
 
 def made(table: Table, *lines: tuple[int, str], **arguments: Any) -> Table:

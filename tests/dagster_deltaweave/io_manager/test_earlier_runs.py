@@ -201,7 +201,7 @@ def test_a_failed_run_is_waited_for_while_dagster_will_try_it_again(
 def test_runs_in_the_queue_come_next_the_oldest_first(
     instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge_order, "_SHORTEST_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(merge_order, "SHORTEST_PAUSE_SECONDS", 0)
     queued = [created(instance, each, QUEUED).run_id for each in ("b", "a")]
     with pytest.raises(OutOfOrderError):
         run(instance, wait_seconds=0.01)
@@ -212,7 +212,7 @@ def test_runs_in_the_queue_come_next_the_oldest_first(
 def test_of_the_runs_that_wait_for_one_in_the_queue_the_newest_makes_room(
     instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge_order, "_QUEUED_SECONDS", -1)
+    monkeypatch.setattr(merge_order, "QUEUED_SECONDS", -1)
     created(instance, "a", QUEUED)
     with pytest.raises(OutOfOrderError, match="is still in the queue"):
         run(instance, "d")
@@ -301,9 +301,9 @@ def test_a_run_waits_and_its_function_is_called_once(
     retries: str,
     attempts: int,
 ) -> None:
-    monkeypatch.setattr(merge_order, "_SHORTEST_RETRY_SECONDS", 0)
-    monkeypatch.setattr(merge_order, "_SHORTEST_PAUSE_SECONDS", 0)
-    monkeypatch.setattr(step_attempts, "_SECONDS_BEFORE_RETRY", 0)
+    monkeypatch.setattr(merge_order, "SHORTEST_RETRY_SECONDS", 0)
+    monkeypatch.setattr(merge_order, "SHORTEST_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(step_attempts, "SECONDS_BEFORE_RETRY", 0)
     monkeypatch.setenv("DAGSTER_REDACT_USER_CODE_ERRORS", "1")  # hides causes of errors
     # As a run's configuration says it, which runs in this process do not read.
     monkeypatch.setattr(StepExecutionContext, "retry_mode", RetryMode(retries))
@@ -319,8 +319,8 @@ def test_a_run_waits_and_its_function_is_called_once(
 def test_waits_are_no_failures_of_a_step(
     instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge_order, "_SHORTEST_RETRY_SECONDS", 0)
-    monkeypatch.setattr(step_attempts, "_SECONDS_BEFORE_RETRY", 0)
+    monkeypatch.setattr(merge_order, "SHORTEST_RETRY_SECONDS", 0)
+    monkeypatch.setattr(step_attempts, "SECONDS_BEFORE_RETRY", 0)
     created(instance, "b", STARTED)
     manager = WaitsTwice()
     manager.is_overtaken = True
@@ -349,8 +349,8 @@ def test_what_an_asset_reads_of_itself_is_loaded_after_the_wait(
     retries: str,
     expected: list[int] | None,
 ) -> None:
-    monkeypatch.setattr(merge_order, "_SHORTEST_PAUSE_SECONDS", 0)
-    monkeypatch.setattr(merge_order, "_SHORTEST_RETRY_SECONDS", 0)
+    monkeypatch.setattr(merge_order, "SHORTEST_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(merge_order, "SHORTEST_RETRY_SECONDS", 0)
     monkeypatch.setattr(StepExecutionContext, "retry_mode", RetryMode(retries))
     day_before = TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
     arguments: dict[str, Any] = {

@@ -362,7 +362,7 @@ def test_a_run_makes_room_if_the_backfill_may_wait_for_its_slot(
     newer: Sequence[DagsterRunStatus],
     gives_way: bool,
 ) -> None:
-    monkeypatch.setattr(merge_order, "_QUEUED_SECONDS", -1)
+    monkeypatch.setattr(merge_order, "QUEUED_SECONDS", -1)
     launched(instance, OfAssets("a"))
     tags = {"dagster/backfill": "nightly"}
     for status in others:
@@ -377,7 +377,7 @@ def test_a_run_makes_room_if_the_backfill_may_wait_for_its_slot(
 def test_a_run_goes_on_once_the_backfill_is_cancelled(
     instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge_order, "_SHORTEST_RETRY_SECONDS", 0)
+    monkeypatch.setattr(merge_order, "SHORTEST_RETRY_SECONDS", 0)
     backfill = launched(instance, OfAssets("a"))
 
     class Cancels(WaitsTwice):

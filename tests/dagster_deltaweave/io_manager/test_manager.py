@@ -420,7 +420,7 @@ def test_touched_rows_must_be_handed_back(counted: Counts, run: Run) -> None:
 def test_an_error_that_may_pass_is_tried_again_and_others_are_not(
     run: Run, monkeypatch: pytest.MonkeyPatch, counted: Counts, table: AssetTable
 ) -> None:
-    monkeypatch.setattr("dagster_deltaweave.io_manager.step_attempts._SECONDS_BEFORE_RETRY", 0)
+    monkeypatch.setattr("dagster_deltaweave.io_manager.step_attempts.SECONDS_BEFORE_RETRY", 0)
     attempts: list[int] = []
     counted.change((1, "a"))
     counted.count()

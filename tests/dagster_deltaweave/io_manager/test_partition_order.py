@@ -219,7 +219,7 @@ def test_a_run_waits_for_the_run_of_an_older_partition(
     settings: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(merge_order, "_SHORTEST_PAUSE_SECONDS", 0.5)
+    monkeypatch.setattr(merge_order, "SHORTEST_PAUSE_SECONDS", 0.5)
     has_begun, may_merge = Event(), Event()
     begun: list[str] = []
 

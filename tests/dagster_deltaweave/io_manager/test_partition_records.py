@@ -26,7 +26,7 @@ from dagster_deltaweave.logs import merged_partitions, order_id, records_id
 from dagster_deltaweave.logs.delta_log import LogAt
 from dagster_deltaweave.partitions import RECORDED_TAG
 from deltaweave import Lease, Table
-from deltaweave.changes import lineage
+from deltaweave.changes.restores import lineage
 from tests.support.made_logs import CREATED, ID, MadeTable, commit, restore
 
 ORDERS = AssetKey("orders")

@@ -91,7 +91,7 @@ def test_an_error_that_ends_a_step_is_one_entry_of_the_log() -> None:
 def test_an_error_is_logged_only_when_the_last_attempt_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(step_attempts, "_SECONDS_BEFORE_RETRY", 0)
+    monkeypatch.setattr(step_attempts, "SECONDS_BEFORE_RETRY", 0)
     lost = CommitConflictError("another commit won.", table="orders")
     assert errors_of(lost) == [str(lost)]
 
@@ -150,7 +150,7 @@ def test_a_failed_run_begins_with_the_sentence_that_matters(
 def test_the_last_of_several_attempts_begins_with_what_matters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(step_attempts, "_SECONDS_BEFORE_RETRY", 0)
+    monkeypatch.setattr(step_attempts, "SECONDS_BEFORE_RETRY", 0)
 
     class Losing(Failing):
         def handle_output(self, context: OutputContext, obj: Any) -> None:

@@ -53,8 +53,8 @@ class Steps:
         self._looks = 0
         monkeypatch.setattr(delta_io_manager, "wait_before_function", self._wait)
         monkeypatch.setattr(delta_io_manager, "load_input", self._load)
-        monkeypatch.setattr(merge_order, "_SHORTEST_PAUSE_SECONDS", 0)
-        monkeypatch.setattr(merge_order, "_SHORTEST_RETRY_SECONDS", 0)
+        monkeypatch.setattr(merge_order, "SHORTEST_PAUSE_SECONDS", 0)
+        monkeypatch.setattr(merge_order, "SHORTEST_RETRY_SECONDS", 0)
         created(instance, OLDER, STARTED)
 
     def _wait(self, context: OutputContext, *_: object, has_inputs: bool) -> None:

@@ -28,7 +28,7 @@ from dagster._core.storage.tags import RUN_KEY_TAG
 from dagster._core.test_utils import create_run_for_test
 
 from dagster_deltaweave import partition_path
-from dagster_deltaweave.landing.source_partition import _look_at_delivery
+from dagster_deltaweave.landing.source_partition import look_at_delivery
 from dagster_deltaweave.partitions import DELIVERY_TAG
 from deltaweave.errors import SourceError
 from tests.dagster_deltaweave.sensors.test_landing import EARLIER, LATER, land, orders_sensor
@@ -482,15 +482,15 @@ def test_single_files_land_with_a_marker_or_once_their_sizes_settle(
     assert requested(first) == ["2026-11-01", "2026-11-04"]
     # Its tag finds the file again, and knows another one that took its place.
     [request, hive] = first.run_requests or []
-    assert _look_at_delivery("2026-11-01", request.tags, "orders") == _look_at_delivery(
+    assert look_at_delivery("2026-11-01", request.tags, "orders") == look_at_delivery(
         "2026-11-01", request.tags, "orders"
     )
     assert partition_path(landing, "2026-11-01", suffix=".csv") == f"{landing}/2026-11-01.csv"
     assert partition_path(landing, "2026-11-04", suffix=".csv").endswith("/day=2026-11-04.csv")
-    assert _look_at_delivery("2026-11-04", hive.tags, "orders") is not None
+    assert look_at_delivery("2026-11-04", hive.tags, "orders") is not None
     write("2026-11-01.csv", "id\n1\n2\n")
     with pytest.raises(SourceError, match="has other files than when this run was requested"):
-        _look_at_delivery("2026-11-01", request.tags, "orders")
+        look_at_delivery("2026-11-01", request.tags, "orders")
     write("2026-11-01.csv.done", "")
     again = tick(by_day, instance, first.cursor)
     assert requested(again) == ["2026-11-01"]

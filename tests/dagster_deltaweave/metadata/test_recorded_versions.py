@@ -125,7 +125,7 @@ def test_no_number_of_upkeep_commits_hides_the_last_change(
     table: Callable[[str], Table],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(delta_log, "_AT_FIRST", 2)
+    monkeypatch.setattr(delta_log, "COMMITS_AT_FIRST", 2)
     batches: list[list[tuple[int, str]]] = [[(1, "a")], []]
     customers = customers_from(spark, batches)
     fresh = build_table_checks(customers, changed_within=timedelta(days=1))

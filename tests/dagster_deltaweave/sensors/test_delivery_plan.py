@@ -495,7 +495,7 @@ def test_what_landed_shortly_before_a_run_by_hand_is_requested(
 ) -> None:
     shop = Shop(instance, tmp_path, order="any")
     shop.land("day-1")
-    with patch("dagster_deltaweave.sensors.landing._COARSE_CLOCK", 5 * 10**9):
+    with patch("dagster_deltaweave.sensors.landing.COARSE_CLOCK", 5 * 10**9):
         shop.run("day-1")
         assert requested(shop.tick()) == ["day-1"]
     assert "1 merged" in shop.said()

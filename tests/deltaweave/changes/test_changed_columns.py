@@ -16,9 +16,10 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import MergeOnReadTable, Table
-from deltaweave.changes import history, tombstones
+from deltaweave.changes import history
 from deltaweave.changes.events import EventShape
 from deltaweave.changes.merge_on_read import changeset
+from deltaweave.changes.side_tables import tombstones
 from deltaweave.errors import SourceError
 from tests.support.column_changes import (
     KINDS,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deltaweave.changes.commit_lines import applied_in_line, line_of_commits, was_left
+from deltaweave.changes.restores.commit_lines import applied_in_line, line_of_commits, was_undone
 from deltaweave.delta.log import Commit, FileChanges, commit_from, file_changes_from
 
 HOUR = timedelta(hours=1)
@@ -224,12 +224,12 @@ def test_an_id_was_left_if_its_newest_commit_is_in_no_line(
     commits: Sequence[Written | None], left: bool
 ) -> None:
     newest = len(commits) - 1
-    assert was_left(LogOfTest(commits), newest, 2, ["app"]) == left
+    assert was_undone(LogOfTest(commits), newest, 2, ["app"]) == left
     log = LogOfTest(commits)
     for version in range(len(commits)):  # also by what is known of earlier versions
         for batch in (4, 2, 9):
-            was_left(log, version, batch, ["app"])
-    assert was_left(log, newest, 2, ["app"]) == left
+            was_undone(log, version, batch, ["app"])
+    assert was_undone(log, newest, 2, ["app"]) == left
 
 
 def test_a_log_is_read_once_for_all_batches_that_come_again() -> None:
@@ -245,5 +245,5 @@ def test_a_log_is_read_once_for_all_batches_that_come_again() -> None:
 
     counted = Counted(commits, location=log.location)
     for n in (998, 0, 7, 500):
-        assert not was_left(counted, 1_000, n, ["app"])
+        assert not was_undone(counted, 1_000, n, ["app"])
     assert len(read) <= 600

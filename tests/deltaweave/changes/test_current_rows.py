@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import deltaweave
 from deltaweave import Table
-from deltaweave.changes import tombstones
+from deltaweave.changes.side_tables import tombstones
 from deltaweave.errors import SourceError, StatementError
 from deltaweave.identifiers import column
 from tests.support.drawn_events import (
@@ -287,7 +287,7 @@ def test_deletes_are_forgotten_when_no_older_event_can_come(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tombstones, "_TIDIED_EVERY", 1)
+    monkeypatch.setattr(tombstones, "TIDIED_EVERY", 1)
     path = str(tmp_path / "t")
     soon = {"table": path, "late_by": timedelta(0)}
     apply([delete(1, 5), delete(2, 5)], **soon)

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 import deltaweave
 from deltaweave import MergeOnReadTable, Table
 from deltaweave.changes.conversions import depends_on_zone, exact
-from deltaweave.changes.stored_events import _as_in_table
+from deltaweave.changes.side_tables.stored_events import converted_exactly
 from deltaweave.errors import DeltaweaveError
 
 # By column: its type, a value, the same value of another type, and one that the type would change,
@@ -176,7 +176,7 @@ def test_texts_that_their_type_would_change_fit_no_key(
         rows = spark.sql(f"SELECT {text} AS value FROM VALUES ('{value}'), (NULL) AS t (value)")
         [held] = rows.schema
         types, problem = (held.dataType, field.dataType), ("the key k=", " does not fit")
-        return rows.select(_as_in_table(rows, rows["value"], types, problem).alias("value"))
+        return rows.select(converted_exactly(rows, rows["value"], types, problem).alias("value"))
 
     assert read(right).schema[0].dataType == field.dataType
     assert read(right).distinct().count() == 2

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import deltaweave
 from deltaweave import MergeOnReadTable, Table
-from deltaweave.changes.tombstones import Tombstones
+from deltaweave.changes.side_tables.tombstones import Tombstones
 
 pytestmark = pytest.mark.minutes
 

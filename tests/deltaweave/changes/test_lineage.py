@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from deltaweave.changes import lineage
-from deltaweave.changes.commit_lines import CLONED, RESTORED
-from deltaweave.changes.lineage import REMEMBERED, Lineage, OfOneLine
+from deltaweave.changes.restores import lineage
+from deltaweave.changes.restores.commit_lines import CLONED, RESTORED
+from deltaweave.changes.restores.lineage import REMEMBERED, Lineage, LineageLease
 from deltaweave.delta.log import Commit
 from deltaweave.errors import CommitConflictError
 
@@ -108,7 +108,7 @@ def test_commits_count_whose_clock_is_behind_that_of_the_batch(
     assert (min(found.commits), found.holds(noted_ms * 1000)) == (1, True)
     monkeypatch.delitem(commits, 5)
     newest.version = 4
-    assert lineage.has_left(newest, 2, noted_ms)
+    assert lineage.was_restored_or_replaced(newest, 2, noted_ms)
 
 
 @pytest.mark.parametrize(
@@ -125,10 +125,10 @@ def test_a_merge_after_the_first_one_is_stopped_by_a_restore_alone(
     commit = Commit(1, 1_000, operation, {}, {})
     monkeypatch.setattr(lineage, "commit_of", lambda _, version: {1: commit}.get(version))
     newest: Any = SimpleNamespace(version=1, data_path="/lake/t", id="of a third test")
-    first = OfOneLine("batch", 3, {}, since=0, newest=newest)
+    first = LineageLease("batch", 3, {}, since=0, newest=newest)
     for lease, held, stops in [
         (first, 3, stops_first),
-        (first.of_further_merges, -1, stops_further),
+        (first.for_later_merges, -1, stops_further),
     ]:
         with pytest.raises(CommitConflictError) if stops else nullcontext():
             lease.check(held, table="/lake/t", version=1)

@@ -16,7 +16,7 @@ from dagster_deltaweave.logs import pending_changes
 from dagster_deltaweave.tables import MergeOnReadLocations
 from deltaweave import Table
 from deltaweave.changes import delivery
-from deltaweave.changes.lineage import OfOneLine
+from deltaweave.changes.restores.lineage import LineageLease
 from deltaweave.errors import CommitConflictError
 from tests.deltaweave.changes.test_current_rows import current_rows, frame
 from tests.deltaweave.changes.test_restores import (
@@ -259,16 +259,16 @@ def test_a_batch_whose_id_was_applied_is_skipped_as_a_whole(
 def test_a_restore_before_a_batchs_commit_makes_the_batch_begin_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    lake, check = Lake(spark, tmp_path, KINDS[kind]), OfOneLine.check
+    lake, check = Lake(spark, tmp_path, KINDS[kind]), LineageLease.check
     inserted, _ = lake.apply(INSERTS), lake.apply([delete(5, 40), Event(6, 40, 9, "i")])
 
     def restored_after(*arguments: Any, **named: Any) -> None:
         check(*arguments, **named)
-        monkeypatch.setattr(OfOneLine, "check", check)
+        monkeypatch.setattr(LineageLease, "check", check)
         with ThreadPoolExecutor(1) as another:
             another.submit(lake.restore, inserted).result()
 
-    monkeypatch.setattr(OfOneLine, "check", restored_after)
+    monkeypatch.setattr(LineageLease, "check", restored_after)
     # No file of the RESTORE may hold its key, so the two do not conflict.
     late = Event(5, 15, 5, "e")
     lake.apply([late], pair=("topic", 1))
@@ -279,7 +279,7 @@ def test_a_restore_before_a_batchs_commit_makes_the_batch_begin_again(
 def test_a_restore_before_a_rematerialization_commits_loses_no_batch(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table, check = on_read(Lake(spark, tmp_path, ON_READ)), OfOneLine.check
+    table, check = on_read(Lake(spark, tmp_path, ON_READ)), LineageLease.check
     undone, pending = Event(6, 40, 9, "i"), Event(5, 15, 5, "e")
     for batch in (INSERTS, [undone]):
         table.append(frame(spark, batch))
@@ -289,11 +289,11 @@ def test_a_restore_before_a_rematerialization_commits_loses_no_batch(
 
     def restored_after(*arguments: Any, **named: Any) -> None:
         check(*arguments, **named)
-        monkeypatch.setattr(OfOneLine, "check", check)
+        monkeypatch.setattr(LineageLease, "check", check)
         with ThreadPoolExecutor(1) as another:
             another.submit(spark.sql, restore).result()
 
-    monkeypatch.setattr(OfOneLine, "check", restored_after)
+    monkeypatch.setattr(LineageLease, "check", restored_after)
     with pytest.raises(CommitConflictError, match="RESTORE made version"):
         table.rematerialize("merge")
     expected = current_rows([*INSERTS, undone, pending])
@@ -306,16 +306,16 @@ def test_a_restore_before_a_rematerialization_commits_loses_no_batch(
 def test_what_a_lost_attempt_noted_is_of_the_commit_of_the_next_one(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    lake, line_of = Lake(spark, tmp_path, KINDS[kind]), delivery.line_of
+    lake, lineage_lease = Lake(spark, tmp_path, KINDS[kind]), delivery.lineage_lease
     lake.apply(INSERTS)
     rival, rivals = Event(7, 10, 5, "e"), list[int]()
 
-    def lost(*arguments: Any) -> OfOneLine:
-        monkeypatch.setattr(delivery, "line_of", line_of)
+    def lost(*arguments: Any) -> LineageLease:
+        monkeypatch.setattr(delivery, "lineage_lease", lineage_lease)
         rivals.append(lake.apply([rival]))
         raise CommitConflictError("a rival was faster", table="table")
 
-    monkeypatch.setattr(delivery, "line_of", lost)
+    monkeypatch.setattr(delivery, "lineage_lease", lost)
     lake.apply([delete(1, 20), delete(5, 20), Event(6, 20, 6, "f")])
     lake.restore(rivals[0])
     # The deletes are of no commit that the table has.
@@ -328,18 +328,18 @@ def test_what_a_lost_attempt_noted_is_of_the_commit_of_the_next_one(
 def test_a_table_that_is_replaced_during_a_batch_remembers_all_of_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    lake, line_of = Lake(spark, tmp_path, KINDS[kind]), delivery.line_of
+    lake, lineage_lease = Lake(spark, tmp_path, KINDS[kind]), delivery.lineage_lease
     lake.apply(OTHERS)
     # Each table's files have names of their own for its columns.
     with configured(spark, {ANEW: "false"}):
         lake.replace("name")
 
-        def replaced(*arguments: Any) -> OfOneLine:
-            monkeypatch.setattr(delivery, "line_of", line_of)
+        def replaced(*arguments: Any) -> LineageLease:
+            monkeypatch.setattr(delivery, "lineage_lease", lineage_lease)
             lake.replace("name")
-            return line_of(*arguments)
+            return lineage_lease(*arguments)
 
-        monkeypatch.setattr(delivery, "line_of", replaced)
+        monkeypatch.setattr(delivery, "lineage_lease", replaced)
         lake.apply([*INSERTS, *DELETES])
     assert lake.rows_after_late_events() == lake.expected(INSERTS, DELETES)
 

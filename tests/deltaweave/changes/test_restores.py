@@ -14,9 +14,10 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import MergeOnReadTable, Table
-from deltaweave.changes import commit_lines, lineage, side_table
 from deltaweave.changes.merge_on_read import watermark
-from deltaweave.changes.tombstones import Tombstones
+from deltaweave.changes.restores import commit_lines, lineage
+from deltaweave.changes.side_tables import side_table
+from deltaweave.changes.side_tables.tombstones import Tombstones
 from deltaweave.errors import SourceError
 from tests.deltaweave.changes.test_current_rows import current_rows, frame
 from tests.deltaweave.changes.test_histories import versions
@@ -125,18 +126,18 @@ class Lake:
 
 def another_process() -> None:
     """Forget what this process looked at."""
-    side_table._checked_until.clear()
-    side_table._noted.clear()
+    side_table.checked_until.clear()
+    side_table.noted_batches.clear()
     forget_logs()
 
 
 def forget_logs() -> None:
     """Forget what this process read in logs."""
-    commit_lines._applied.clear()
-    commit_lines._restored.clear()
-    commit_lines._looks.clear()
-    lineage._logs.clear()
-    watermark._in_sources.clear()
+    commit_lines.applied_ids.clear()
+    commit_lines.restored_versions.clear()
+    commit_lines.looks_at_batches.clear()
+    lineage.known_logs.clear()
+    watermark.merged_in_sources.clear()
 
 
 @pytest.mark.minutes

@@ -73,7 +73,7 @@ class DeathError(Exception):
 def meanwhile(monkeypatch: pytest.MonkeyPatch, kind: int, do: Callable[[], object]) -> None:
     """Do something once, before the next merge into the table."""
     owner: Any = current if kind == 1 else history.Histories
-    merge, is_done = owner._merge, []
+    merge, is_done = owner.merge_changes, []
 
     def merged(*arguments: Any, **options: Any) -> MergeResult:
         if is_done:
@@ -82,7 +82,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, kind: int, do: Callable[[], objec
         do()
         return merge(*arguments, **options)
 
-    monkeypatch.setattr(owner, "_merge", merged)
+    monkeypatch.setattr(owner, "merge_changes", merged)
 
 
 @pytest.mark.minutes
@@ -164,7 +164,7 @@ def test_a_batch_stopped_between_its_merges_is_completed_on_redelivery(
     apply(Event(9, 1, 9), delete(8, 1), **arguments)
 
     owner: Any = current if kind == 1 else history.Histories
-    merge, calls = owner._merge, []
+    merge, calls = owner.merge_changes, []
 
     def merged(*given: Any, **options: Any) -> MergeResult:
         calls.append(True)
@@ -176,7 +176,7 @@ def test_a_batch_stopped_between_its_merges_is_completed_on_redelivery(
             raise CommitConflictError("another one was first")
         return merge(*given, **options)
 
-    monkeypatch.setattr(owner, "_merge", merged)
+    monkeypatch.setattr(owner, "merge_changes", merged)
     batch = (Event(1, 3, 30), Event(2, 3, 30))
     if end == "dies":
         with pytest.raises(DeathError):

@@ -19,10 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner, Result
 
 import deltaweave
-from deltaweave import _terminal as terminal
 from deltaweave import errors
 from deltaweave.cli import app, inspection, machine
 from deltaweave.cli.inspection import commits_on_disk
+from deltaweave.cli.options import UNKNOWN
 from tests.builders import write_table
 from tests.support.oracles import newest_version
 
@@ -131,9 +131,9 @@ def test_an_inspection_of_a_disk_is_that_of_delta(spark: SparkSession, tmp_path:
     for k in range(3):
         spark.sql(f"DELETE FROM delta.`{path}` WHERE k = {k}")
     for keys in ([], ["K"]):
-        by_spark = inspection._by_spark(spark, path, keys, 1 << 24, plotted=True)
+        by_spark = inspection.inspected_by_spark(spark, path, keys, 1 << 24, plotted=True)
         assert by_spark.layout.deleted_rows == 3
-        assert inspection._on_disk(path, keys, 1 << 24, []) == by_spark
+        assert inspection.inspected_on_disk(path, keys, 1 << 24, []) == by_spark
 
 
 def test_an_inspection_reports_files_rows_and_what_is_small(path: str) -> None:
@@ -203,7 +203,7 @@ def test_a_doctor_reports_executors_that_cannot_run_its_python(
             raise there
         return spark.createDataFrame([there], "python STRING, pyarrow STRING")
 
-    monkeypatch.setattr(machine, "_pythons", pythons)
+    monkeypatch.setattr(machine, "python_of_tasks", pythons)
     result = run("doctor", "--json")
     assert result.exit_code == 1
     [wrong] = [each for each in json.loads(result.stdout) if not each["is_good"]]
@@ -261,7 +261,7 @@ def test_a_merge_of_which_nobody_knows_ends_with_a_code_of_its_own(
         )
 
     monkeypatch.setattr(deltaweave, "merge", unknown)
-    assert run("merge", "MERGE").exit_code == terminal.UNKNOWN == 3
+    assert run("merge", "MERGE").exit_code == UNKNOWN == 3
 
 
 def test_a_doctor_reports_a_spark_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,7 +378,7 @@ def test_a_spark_that_does_not_start_is_reported_with_its_last_output(
         raise RuntimeError("gateway exited")
 
     monkeypatch.setattr("deltaweave._session.local_session", fails)
-    monkeypatch.setattr(terminal, "check_java", lambda: None)
+    monkeypatch.setattr("deltaweave.cli.options.check_java", lambda: None)
     result = run("history", "no_such_table")
     assert result.exit_code == 1
     assert "Spark did not start (RuntimeError)." in result.stderr

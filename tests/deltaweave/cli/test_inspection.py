@@ -127,7 +127,7 @@ def test_a_log_of_another_form_is_left_to_spark(table: Path, damage: str) -> Non
         newest.write_text(newest.read_text() + json.dumps({"protocol": protocol}) + "\n")
     else:
         (log / f"{3:020}.checkpoint.0-0-0.json").write_text("{}")
-    assert inspection._on_disk(str(table), [], 1, []) is None
+    assert inspection.inspected_on_disk(str(table), [], 1, []) is None
 
 
 def test_a_checkpoint_that_is_long_once_decoded_is_left_to_spark(
@@ -138,8 +138,8 @@ def test_a_checkpoint_that_is_long_once_decoded_is_left_to_spark(
     few = pq.read_table(checkpoint)
     # Each file again and again: Parquet holds values that repeat once.
     pq.write_table(pa.concat_tables([few] * 500), checkpoint)
-    monkeypatch.setattr(snapshot, "_MAX_LOG_BYTES", 2 * checkpoint.stat().st_size)
-    assert inspection._on_disk(str(table), [], 1, []) is None
+    monkeypatch.setattr(snapshot, "MAX_LOG_BYTES", 2 * checkpoint.stat().st_size)
+    assert inspection.inspected_on_disk(str(table), [], 1, []) is None
 
 
 @pytest.mark.parametrize("given", [{"conf": ["spark.hadoop.fs.defaultFS=hdfs://host"]}, {}])
@@ -150,6 +150,6 @@ def test_what_may_be_a_path_elsewhere_is_left_to_spark(
         monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
     conf = given.get("conf", [])
     for path in (table, table / "missing"):
-        assert inspection._on_disk(str(path), [], 1, conf) is None
-    assert inspection._on_disk(f"file:{table}", [], 1, conf) is not None
-    assert inspection._on_disk("s3a://lake/orders", [], 1, []) is None
+        assert inspection.inspected_on_disk(str(path), [], 1, conf) is None
+    assert inspection.inspected_on_disk(f"file:{table}", [], 1, conf) is not None
+    assert inspection.inspected_on_disk("s3a://lake/orders", [], 1, []) is None

@@ -234,7 +234,9 @@ def test_charts_of_nothing_and_of_much_are_drawn(tmp_path: Path) -> None:
     for name, files in (("no_files", {}), ("files", {0: 1, 17: 1_000_000, 40: 2})):
         inspection.plot_files(files, 1 << 24, "orders", tmp_path / f"{name}.png")
     assert len(list(tmp_path.glob("*.png"))) == 4
-    assert [inspection._size(size) for size in (0, 1, 1 << 10, 64 << 10, 3 << 30, 1 << 50)] == [
+    assert [
+        inspection.size_label(size) for size in (0, 1, 1 << 10, 64 << 10, 3 << 30, 1 << 50)
+    ] == [
         "0 B",
         "1 B",
         "1 KiB",

@@ -18,10 +18,10 @@ from deltaweave.warm_driver.keeper import Keeper
 
 
 class Kept(Keeper):
-    def _is_running(self) -> bool:
+    def is_running(self) -> bool:
         return True
 
-    def _serve_client(self, name: str, stream: Any) -> None:
+    def serve_client(self, name: str, stream: Any) -> None:
         stream.readline()  # until it ends
 
 
@@ -46,7 +46,7 @@ def driver(place: Path) -> Iterator[Thread]:
     serving = Thread(target=serve)
     serving.start()
     yield serving
-    keeper._is_to_stop = True
+    keeper.is_to_stop = True
     serving.join(timeout=10)
     listener.close()
 

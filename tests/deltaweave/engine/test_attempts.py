@@ -117,7 +117,7 @@ def test_files_that_fail_are_one_warning_that_quotes_no_row(
         for number in range(5_000)
     }
     with caplog.at_level(logging.DEBUG, "deltaweave"), warnings_noted() as warnings:
-        copy_in_place._warn_of_failed("t", {"rewritten.parquet": None} | reasons)
+        copy_in_place.warn_of_failed_copies("t", {"rewritten.parquet": None} | reasons)
     assert warnings == [
         "Spark rewrites 5000 of 5001 files, the first of them 0.parquet: "
         "Error0, Error1, Error2, Error3, Error4"
@@ -128,7 +128,7 @@ def test_files_that_fail_are_one_warning_that_quotes_no_row(
 
 def test_no_file_that_fails_is_no_warning() -> None:
     with warnings_noted() as warnings:
-        copy_in_place._warn_of_failed("t", {"rewritten.parquet": None})
+        copy_in_place.warn_of_failed_copies("t", {"rewritten.parquet": None})
     assert not warnings
 
 
@@ -161,16 +161,16 @@ def test_an_interrupt_that_an_error_hides_is_raised(spark: SparkSession) -> None
 # Steps of a merge on the driver: where each fails, and after how many calls.
 STEPS = {
     "choosing": (eligibility, "compared", 0),
-    "reading the source's files": (collected, "_rows_of_files", 0),
+    "reading the source's files": (collected, "rows_of_files", 0),
     "evaluating the source": (collected, "with_broken_values", 0),
     "collecting keys": (collected, "collected_keys", 0),
     "pruning": (prune, "may_match", 0),
     "opening files": (local_matches, "check_copyable", 0),
-    "reading keys": (local_matches, "_read_keys", 0),
-    "joining": (local_matches, "_matching_rows", 0),
+    "reading keys": (local_matches, "read_keys_of_files", 0),
+    "joining": (local_matches, "matching_rows", 0),
     "reading old rows": (local_values, "rows_at", 0),
-    "values": (local_values, "_by_query", 0),
-    "partitions": (local_partitions, "_partition_text", 0),
+    "values": (local_values, "values_by_query", 0),
+    "partitions": (local_partitions, "partition_text", 0),
     "counting": (local_merge, "touched_files_of_pairs", 0),
     "format": (local_merge, "table_format", 0),
     "first rewritten file": (local_files, "rewrite_rows", 0),
@@ -342,7 +342,7 @@ def test_a_file_that_a_task_cannot_rewrite_is_rewritten_by_spark(
 ) -> None:
     target(spark, path, "in place")
     broken = storage_that(f"raise {where}" if how == "raise" else where)
-    monkeypatch.setattr(file_format, "_storage", lambda transaction: broken)
+    monkeypatch.setattr(file_format, "storage_to_rewrite", lambda transaction: broken)
     with configured(spark, {ON_DRIVER: "false", REWRITE_IN_PLACE: "true"}):
         result = merged(spark, path, "in place")
     assert rows_of(Table(spark, path)) == [(0, 1, "a"), *REST]

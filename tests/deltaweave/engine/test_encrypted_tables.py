@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import MergeOnReadTable, Table, apply_changes, errors
-from deltaweave.changes.side_table import encryption_of
+from deltaweave.changes.side_tables.side_table import encryption_of
 from deltaweave.delta.files import encryption_properties
 from tests.builders import frame, write_table
 from tests.support.encryption import (

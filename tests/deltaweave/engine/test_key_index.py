@@ -346,7 +346,7 @@ def test_other_keys_are_denied_but_for_a_few() -> None:
     [built] = file_tasks.filters_of(iter([batch]))
     filter_ = built.column("filter")[0].as_buffer()
     assert filter_.size == len(held) * file_tasks.BITS_PER_KEY // 8
-    wrong = sum(file_tasks._may_hold(filter_, others[n : n + 1]) for n in range(len(others)))
+    wrong = sum(file_tasks.filter_may_hold(filter_, others[n : n + 1]) for n in range(len(others)))
     assert wrong < 12  # 1.3 are expected: one in 15,000
 
 
@@ -385,7 +385,7 @@ def test_several_first_builders_at_once_build_one_index(
 ) -> None:
     path = tmp_path / "table"
     table = table_of_random_keys(spark, path)
-    begun, stored = threading.Barrier(2, timeout=60), KeyIndex._stored
+    begun, stored = threading.Barrier(2, timeout=60), KeyIndex.stored_filters
 
     def both_find_none(index: KeyIndex) -> Any:
         found = stored(index)
@@ -394,7 +394,7 @@ def test_several_first_builders_at_once_build_one_index(
         return found
 
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('deltaweave.keyIndex' = 'k')")
-    monkeypatch.setattr(KeyIndex, "_stored", both_find_none)
+    monkeypatch.setattr(KeyIndex, "stored_filters", both_find_none)
     if not is_locked:  # as on an object store
         monkeypatch.setattr(TableLock, "take_for_creation", lambda lock, make_directory: None)
     with ThreadPoolExecutor(2) as threads:

@@ -33,7 +33,7 @@ def bounds_are_read(request: pytest.FixtureRequest) -> Iterator[None]:
     """Of few files Python reads the log's text, of many a query of Spark does."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "by_query":
-            patch.setattr(statistics, "_in_text", lambda adds, statistics, columns: None)
+            patch.setattr(statistics, "statistics_in_text", lambda adds, statistics, columns: None)
         yield
 
 

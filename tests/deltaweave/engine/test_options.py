@@ -154,7 +154,7 @@ def test_an_error_of_the_fallback_says_whether_anything_was_committed(
     [
         ((Jvm, "data_frame_of_plan"), "in Delta's own MERGE, which may have committed"),
         (
-            (builtin, "_merges_after"),
+            (builtin, "merges_after"),
             "after Delta's own MERGE: the session's last commit is of version 1",
         ),
     ],
@@ -201,7 +201,7 @@ def test_an_interrupt_in_the_history_of_a_failed_fallback_is_logged(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Jvm, "data_frame_of_plan", failed)
-    monkeypatch.setattr(builtin, "_merges_after", interrupted)
+    monkeypatch.setattr(builtin, "merges_after", interrupted)
     statement = UPSERT.format(target=f"delta.`{refused}`", source="options_source")
     with caplog.at_level(logging.WARNING, "deltaweave"), pytest.raises(KeyboardInterrupt):
         deltaweave.merge(spark, statement, fallback="builtin")
@@ -330,7 +330,7 @@ LCASE = T.StringType("UTF8_LCASE")
 def test_which_types_show_that_an_update_changes_nothing(
     data_type: T.DataType, is_known: bool
 ) -> None:
-    assert clauses._comparable(data_type) is is_known
+    assert clauses.is_comparable(data_type) is is_known
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from deltaweave._validation import check_choice
+from deltaweave.changes.conversions import holds_type
 from deltaweave.changes.debezium.decoded import rows_of_structs
 from deltaweave.changes.debezium.documents import rows_of_documents
 from deltaweave.changes.debezium.envelopes import (
@@ -28,14 +29,14 @@ from deltaweave.changes.debezium.envelopes import (
     Placeholder,
     rows_of_json,
 )
-from deltaweave.changes.debezium.values import TIMES, TimeUnit, holds, or_error
+from deltaweave.changes.debezium.values import TIMES, TimeUnit, or_error
 from deltaweave.changes.epochs import CHANGED_AT, EPOCH, IS_SNAPSHOT, SERVER_ID
 from deltaweave.changes.events import PREFIX, PRESENT
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column
 
 _OP, _POSITION, _MESSAGE = "_cdc_op", "_cdc_position", "_cdc_message"
-_UNREAD = "unread"
+_UNREAD_OP = "unread"
 
 FROM_DEBEZIUM: Mapping[str, Any] = MappingProxyType(
     {
@@ -78,7 +79,7 @@ _SNAPSHOTS_HAVE_POSITIONS = ("mysql", "sqlserver")
 # does, as it does with Oracle's changes of one SCN: `txSeq` starts again in each transaction.
 _NUMBERED_AGAIN = ("mysql", "row")
 
-# Tables have rows that earlier releases numbered, and changes of the same position come after them.
+# Above all numbers in rows of earlier releases: changes of the same position come after these.
 _AFTER_ALL_ROWS = 2**31 - 1
 
 _SNAPSHOTS = (
@@ -165,10 +166,10 @@ def debezium_changes(  # noqa: PLR0913 - the public options
         rows = rows_of_structs(messages, wanted, placeholder, units)
     else:
         rows = rows_of_json(messages, wanted, placeholder, units)
-    unread = F.coalesce(rows.unread, without_position(connector, messages.place))
+    unread = F.coalesce(rows.unread, without_position(connector, messages.location))
     rows = replace(rows, unread=unread)
     source = rows.frame.schema[SOURCE].dataType
-    place = position(
+    event_position = position(
         connector,
         source if isinstance(source, StructType) else None,
         epoch if isinstance(epoch, Column) else F.lit(epoch),
@@ -181,9 +182,9 @@ def debezium_changes(  # noqa: PLR0913 - the public options
     is_change = F.col(OPERATION).isin("c", "u", "r", "d", "t") | rows.unread.isNotNull()
     problem = rows.problem if rescues else F.lit(None).cast("string")
     if rescues:
-        # Without a position, nothing that overlooks the problem takes the row for a change.
-        place = F.when(problem.isNull(), place)
-        kind = F.when(rows.unread.isNull(), F.col(OPERATION)).otherwise(F.lit(_UNREAD))
+        # Without a position, the row is not applied even where its problem is overlooked.
+        event_position = F.when(problem.isNull(), event_position)
+        kind = F.when(rows.unread.isNull(), F.col(OPERATION)).otherwise(F.lit(_UNREAD_OP))
     else:
         kind = or_error(F.col(OPERATION), rows.unread)
     return rows.frame.where(is_change).select(
@@ -192,7 +193,7 @@ def debezium_changes(  # noqa: PLR0913 - the public options
             for name, read in rows.columns.items()
         ],
         kind.alias(_OP),
-        place.alias(_POSITION),
+        event_position.alias(_POSITION),
         F.when(~is_whole & (F.col(OPERATION) != "t"), present).alias(PRESENT),
         _message(messages, problem, rows.absent).alias(_MESSAGE),
     )
@@ -201,7 +202,7 @@ def debezium_changes(  # noqa: PLR0913 - the public options
 def _message(messages: Messages, problem: Column, absent: Column | None) -> Column:
     """Build the struct of where a message is, its problem, its text, and the columns it lacks."""
     return F.struct(
-        messages.place.alias("place"),
+        messages.location.alias("place"),
         problem.alias("problem"),
         messages.text.alias("event"),
         (F.lit(None) if absent is None else absent).cast("array<string>").alias("absent"),
@@ -241,7 +242,7 @@ def _units(
     given = time_unit if isinstance(time_unit, Mapping) else {}
     for unit in given.values() if isinstance(time_unit, Mapping) else [time_unit]:
         check_choice("time_unit", unit, get_args(TimeUnit), table=None, operation="reading changes")
-    times = [f.name for f in wanted if holds(f.dataType, lambda of: isinstance(of, TIMES))]
+    times = [f.name for f in wanted if holds_type(f.dataType, lambda part: isinstance(part, TIMES))]
     others = [name for name in given if name not in times]
     if others:
         raise StatementError(
@@ -274,16 +275,16 @@ def position(
         if (connector, field) == ("mysql", "file"):
             at = _sortable_name(at)
         before_all = F.lit(_BEFORE_ALL[data_type]).cast(data_type)
-        of_row = (
+        at_snapshot = (
             F.coalesce(at, before_all) if connector in _SNAPSHOTS_HAVE_POSITIONS else before_all
         )
         if (connector, field) == _NUMBERED_AGAIN and offset is not None:
             at = F.when(at.isNotNull(), _AFTER_ALL_ROWS)
-        fields.append(F.when(is_snapshot, of_row).otherwise(at).alias(field))
+        fields.append(F.when(is_snapshot, at_snapshot).otherwise(at).alias(field))
     if offset is not None:
         fields.append(offset.cast("bigint").alias("offset"))
     fields += [
-        _time(source).alias(CHANGED_AT),
+        _changed_at(source).alias(CHANGED_AT),
         F.coalesce(is_snapshot, F.lit(False)).alias(IS_SNAPSHOT),
     ]
     if connector == "mysql":
@@ -294,21 +295,21 @@ def position(
 
 def _is_of_snapshot(source: StructType | None) -> Column:
     """Return whether a snapshot read the row, also if a transform changed its `op`."""
-    # ReadToInsertEvent makes an insert of what a snapshot read.
+    # The transform ReadToInsertEvent turns a snapshot's reads into inserts.
     snapshot = _optional(source, "snapshot", "string")
     is_insert = (F.col(OPERATION) == "c") & F.lower(snapshot).isin(*_SNAPSHOTS)
     return (F.col(OPERATION) == "r") | F.coalesce(is_insert, F.lit(False))
 
 
-def without_position(connector: Connector, place: Column) -> Column:
+def without_position(connector: Connector, location: Column) -> Column:
     """Return what is wrong with a message that its log does not order (string), or null."""
     if connector != "mysql":
         return F.lit(None).cast("string")
-    problem = F.concat(F.lit("the message at "), place, F.lit(_NO_POSITION))
+    problem = F.concat(F.lit("the message at "), location, F.lit(_NO_POSITION))
     return F.when(F.col(SOURCE)["file"].endswith(_FILES_IN_INNODB), problem)
 
 
-def _time(source: StructType | None) -> Column:
+def _changed_at(source: StructType | None) -> Column:
     """Return when a change was committed, or a snapshot read its row; 1970 if unknown.
 
     Connectors before Debezium 2.6 have milliseconds alone.

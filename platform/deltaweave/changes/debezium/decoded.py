@@ -54,9 +54,9 @@ from deltaweave.errors import StatementError
 from deltaweave.identifiers import column
 
 # For a column with parts: what was read of it, and whether a part was lost.
-_READ, _LOST = "_cdc_read_", "_cdc_lost_"
+_READ_PARTS, _LOST = "_cdc_read_", "_cdc_lost_"
 
-_NESTED = (StructType, ArrayType, MapType)
+_TYPES_WITH_PARTS = (StructType, ArrayType, MapType)
 _BINARY = (FloatType, DoubleType)
 
 
@@ -79,24 +79,24 @@ def rows_of_structs(
     assert isinstance(held, StructType)
     folded = {name.lower(): name for name in held.names}
     names = {n: n if n in held.names else folded.get(n.lower()) for n in wanted.names}
-    found = {name: held[of] for name, of in names.items() if of is not None}
+    found = {name: held[own] for name, own in names.items() if own is not None}
     _check_has(wanted, found, held)
     texts = {}
-    for name, of in found.items():
-        text = placeholder.text_of(F.col(ROW)[of.name], of.dataType)
+    for name, sent in found.items():
+        text = placeholder.text_of(F.col(ROW)[sent.name], sent.dataType)
         texts[name] = F.lit("") if text is None else text
     by_name = F.create_map(*[part for name, text in texts.items() for part in (F.lit(name), text)])
     rows = _with_read(rows.withColumn(SENT, placeholder.without(by_name)), wanted, found, units)
     columns, missing = {}, {}
     for field in wanted:
-        of = found[field.name]
-        if has_parts(of.dataType, field.dataType):
-            read = _read_parts(of, field, messages.place, units[field.name])
+        sent = found[field.name]
+        if has_parts(sent.dataType, field.dataType):
+            read = _read_parts(sent, field, messages.location, units[field.name])
         else:
-            value = F.when(_is_sent(field), F.col(ROW)[of.name])
-            read = read_value(value, of.dataType, field, messages.place, units[field.name])
+            value = F.when(_is_sent(field), F.col(ROW)[sent.name])
+            read = read_value(value, sent.dataType, field, messages.location, units[field.name])
         missing[field.name] = ~_is_sent(field)
-        known = placeholder.problem_of(field.name, F.col(SENT)[field.name], messages.place)
+        known = placeholder.problem_of(field.name, F.col(SENT)[field.name], messages.location)
         columns[field.name] = read.unless(known)
     return EnvelopeRows(rows, columns, missing, F.lit(None).cast("string"))
 
@@ -113,24 +113,26 @@ def _with_read(
     """
     read, lost = {}, {}
     for field in wanted:
-        of, name, as_type = found[field.name], field.name, field.dataType
-        if has_parts(of.dataType, as_type):
-            value = F.col(ROW)[of.name]
-            parts = with_parts(value, of.dataType, as_type, units[name])
-            read[_READ + name] = F.when(_is_sent(field), parts)
-            if may_lose(of.dataType, as_type):
-                of_parts = is_lost(value, column(_READ + name), of.dataType, as_type)
-                lost[_LOST + name] = _is_sent(field) & of_parts
+        sent, name, as_type = found[field.name], field.name, field.dataType
+        if has_parts(sent.dataType, as_type):
+            value = F.col(ROW)[sent.name]
+            parts = with_parts(value, sent.dataType, as_type, units[name])
+            read[_READ_PARTS + name] = F.when(_is_sent(field), parts)
+            if may_lose(sent.dataType, as_type):
+                is_part_lost = is_lost(value, column(_READ_PARTS + name), sent.dataType, as_type)
+                lost[_LOST + name] = _is_sent(field) & is_part_lost
     return rows.withColumns(read).withColumns(lost)
 
 
-def _read_parts(of: StructField, field: StructField, place: Column, unit: TimeUnit) -> ReadValue:
+def _read_parts(
+    sent: StructField, field: StructField, location: Column, unit: TimeUnit
+) -> ReadValue:
     """Return what was read of a column with parts; a problem with one is with the whole."""
-    read = column(_READ + field.name)
-    if not may_lose(of.dataType, field.dataType):
+    read = column(_READ_PARTS + field.name)
+    if not may_lose(sent.dataType, field.dataType):
         return ReadValue.fine(read)
-    text = json_text(F.col(ROW)[of.name])
-    as_text = TextValue(field.name, text, place, unit, F.lit(None), F.lit(None))
+    text = json_text(F.col(ROW)[sent.name])
+    as_text = TextValue(field.name, text, location, unit, F.lit(None), F.lit(None))
     lost = column(_LOST + field.name)
     return as_text.checked(F.when(~lost, read), field.dataType, lost)
 
@@ -164,13 +166,19 @@ def _check_has(wanted: StructType, found: Mapping[str, StructField], held: Struc
 
 def has_parts(held: DataType, wanted: DataType) -> bool:
     """Return whether values are converted part by part."""
-    return isinstance(held, _NESTED) and isinstance(wanted, _NESTED) and not is_as(held, wanted)
+    return (
+        isinstance(held, _TYPES_WITH_PARTS)
+        and isinstance(wanted, _TYPES_WITH_PARTS)
+        and not is_as(held, wanted)
+    )
 
 
 def may_lose(held: DataType, wanted: DataType) -> bool:
     """Return whether a type lacks values of another one, at any depth."""
     if isinstance(held, StructType) and isinstance(wanted, StructType):
-        return any(may_lose(of.dataType, field.dataType) for of, field in _pairs(held, wanted))
+        return any(
+            may_lose(sent.dataType, field.dataType) for sent, field in _shared_fields(held, wanted)
+        )
     if isinstance(held, ArrayType) and isinstance(wanted, ArrayType):
         return may_lose(held.elementType, wanted.elementType)
     if isinstance(held, MapType) and isinstance(wanted, MapType):
@@ -182,17 +190,17 @@ def may_lose(held: DataType, wanted: DataType) -> bool:
 
 
 def read_value(
-    value: Column, held: DataType, field: StructField, place: Column, unit: TimeUnit
+    value: Column, held: DataType, field: StructField, location: Column, unit: TimeUnit
 ) -> ReadValue:
     """Read a value without parts as a column's type."""
     wanted = field.dataType
     if _holds_each(held, wanted):
         return ReadValue.fine(value.cast(wanted))
-    is_nested = isinstance(held, _NESTED)
+    is_nested = isinstance(held, _TYPES_WITH_PARTS)
     text = json_text(value) if is_nested else value.cast("string")
     has_scale = isinstance(held, StructType) and set(held.names) == {"scale", "value"}
     semantic = F.lit(SCALED if has_scale else None).cast("string")
-    as_text = TextValue(field.name, text, place, unit, semantic, F.lit(None))
+    as_text = TextValue(field.name, text, location, unit, semantic, F.lit(None))
     if is_nested and isinstance(wanted, (StringType, NumericType)):
         return as_text.as_type(wanted)
     if isinstance(held, (IntegralType, StringType)) and isinstance(wanted, (DateType, *TIMES)):
@@ -215,8 +223,8 @@ def with_parts(value: Column, held: DataType, wanted: DataType, unit: TimeUnit) 
         return value
     if isinstance(held, StructType) and isinstance(wanted, StructType):
         parts = {
-            field.name: with_parts(value[of.name], of.dataType, field.dataType, unit)
-            for of, field in _pairs(held, wanted)
+            field.name: with_parts(value[sent.name], sent.dataType, field.dataType, unit)
+            for sent, field in _shared_fields(held, wanted)
         }
         none = F.lit(None)
         fields = [parts.get(f.name, none.cast(plain(f.dataType))).alias(f.name) for f in wanted]
@@ -242,9 +250,9 @@ def is_lost(value: Column, read: Column, held: DataType, wanted: DataType) -> Co
         return reduce(
             or_,
             [
-                is_lost(value[of.name], read[field.name], of.dataType, field.dataType)
-                for of, field in _pairs(held, wanted)
-                if may_lose(of.dataType, field.dataType)
+                is_lost(value[sent.name], read[field.name], sent.dataType, field.dataType)
+                for sent, field in _shared_fields(held, wanted)
+                if may_lose(sent.dataType, field.dataType)
             ],
         )
     if isinstance(held, ArrayType) and isinstance(wanted, ArrayType):
@@ -254,8 +262,8 @@ def is_lost(value: Column, read: Column, held: DataType, wanted: DataType) -> Co
         return is_null
     if not may_lose(held.valueType, wanted.valueType):
         return is_null
-    values, of_read = F.map_values(value), F.map_values(read)
-    lost = _is_any_lost(values, of_read, held.valueType, wanted.valueType)
+    values, read_values = F.map_values(value), F.map_values(read)
+    lost = _is_any_lost(values, read_values, held.valueType, wanted.valueType)
     return lost if _holds_each(held.keyType, wanted.keyType) else is_null | lost
 
 
@@ -270,7 +278,7 @@ def _is_any_lost(values: Column, read: Column, held: DataType, wanted: DataType)
     return F.coalesce(F.exists(lost, lambda each: each), F.lit(False))
 
 
-def _pairs(held: StructType, wanted: StructType) -> list[tuple[StructField, StructField]]:
+def _shared_fields(held: StructType, wanted: StructType) -> list[tuple[StructField, StructField]]:
     """Return the fields that both structs have."""
     by_name = by_case(held)
     return [(by_name[f.name.lower()], f) for f in wanted if f.name.lower() in by_name]
@@ -301,7 +309,7 @@ def _exactly(value: Column, held: DataType, wanted: DataType) -> Column:
     if not isinstance(held, NumericType) or not isinstance(wanted, (NumericType, BooleanType)):
         return read
     if isinstance(held, IntegralType) and isinstance(wanted, _BINARY):
-        # Spark leaves FLOAT out where an INT is cast to FLOAT and then to DOUBLE.
+        # Spark optimizes a cast of INT to FLOAT and then to DOUBLE into one, which loses no digits.
         is_same = read.try_cast("bigint").eqNullSafe(value.cast("bigint")) & _is_below_limit(value)
     elif isinstance(wanted, _BINARY):
         is_same = is_same | read.cast("string").try_cast(held).eqNullSafe(value)

@@ -18,36 +18,36 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampNTZType
 
 from deltaweave.changes.debezium.envelopes import (
+    ENVELOPE,
     OPERATION,
     ROW,
     SOURCE,
     TYPES,
+    UNREAD,
     EnvelopeRows,
     Messages,
     Placeholder,
     is_envelope,
     rows_of_texts,
 )
-from deltaweave.changes.debezium.values import MILLIS, TimeUnit, named_as, of_micros
+from deltaweave.changes.debezium.values import MILLIS, TEXTS, TimeUnit, named_as, of_micros
 from deltaweave.identifiers import column
 
 _ID = "_id"
-_TEXTS, _FIELDS = "map<string,string>", "map<string,struct<text: string, is_time: boolean>>"
-_ENVELOPE = "_cdc_envelope"
+_FIELDS = "map<string,struct<text: string, is_time: boolean>>"
 _DOCUMENT, _KEY = "_cdc_envelope_document", "_cdc_envelope_key"
-_SET, _REMOVED = "_cdc_envelope_set", "_cdc_envelope_removed"
-_UNREAD = "_cdc_envelope_unread"
+_SET, _UNSET = "_cdc_envelope_set", "_cdc_envelope_removed"
 
-_PARTS = (
+_DOCUMENT_PARTS = (
     "before string, after string, op string, source map<string,string>, updateDescription struct<"
     "removedFields: array<string>, updatedFields: string, truncatedArrays: array<struct<"
     "field: string>>>"
 )
 
-# Possessive, because Java's other loops over groups need a frame of the stack for each character.
+# Possessive quantifiers, because others take a stack frame of Java for each character.
 _TEXT = r'("[^"\\]*+(?:\\.[^"\\]*+)*+")'
-# Values of extended JSON, whose first group is the plain value. In a text of JSON, a quote has a
-# backslash before it, so that none of them is found in one.
+# Values of extended JSON; the first group is the plain value. They do not match within a string of
+# JSON, whose quotes have backslashes.
 _EXTENDED = (
     rf'\{{\s*"\$(?:oid|numberDecimal|symbol|uuid)"\s*:\s*{_TEXT}\s*\}}',
     r'\{\s*"\$number(?:Long|Int|Double)"\s*:\s*"([-+.\deE]+)"\s*\}',
@@ -57,7 +57,7 @@ _EXTENDED = (
     rf'\{{\s*"\$date"\s*:\s*{_TEXT}\s*\}}',
 )
 _MILLIS = r'\{\s*"\$date"\s*:\s*(-?\d+)\s*\}'
-_DIGITS_OF_A_TIME = 15  # those of the year 9999
+_DIGITS_OF_A_TIME = 15  # milliseconds up to the year 9999
 
 
 def rows_of_documents(
@@ -67,50 +67,48 @@ def rows_of_documents(
     units: Mapping[str, TimeUnit],
 ) -> EnvelopeRows:
     """Return the rows of envelopes with documents, as JSON text or from a decoder."""
-    rows = _parsed(messages, wanted)
+    rows = _parsed_documents(messages, wanted)
     is_key = {name: F.lit(name.lower() == _ID) for name in wanted.names}
     key = F.col(_KEY)[_ID]
     whole, changed = [], []
     for name in wanted.names:
         whole += [F.lit(name), F.try_element_at(_DOCUMENT, F.lit(name))]
-        of_change = F.try_element_at(_SET, F.lit(name))
-        changed += [F.lit(name), F.when(is_key[name], key).otherwise(of_change)]
+        changed_value = F.try_element_at(_SET, F.lit(name))
+        changed += [F.lit(name), F.when(is_key[name], key).otherwise(changed_value)]
     is_delete = F.col(OPERATION) == "d"
     is_set = F.map_filter(
         F.create_map(*changed),
         lambda name, _: (
             (F.lower(name) == _ID)
-            | ~is_delete & (F.map_contains_key(_SET, name) | F.array_contains(_REMOVED, name))
+            | ~is_delete & (F.map_contains_key(_SET, name) | F.array_contains(_UNSET, name))
         ),
     )
     row = F.when(F.col(_DOCUMENT).isNotNull(), F.create_map(*whole)).otherwise(is_set)
     parameters = F.lit(None).cast("map<string,string>").alias("parameters")
-    of_items = F.struct(F.lit(None).cast("string").alias("name"), parameters).alias("items")
-    of_time = F.struct(F.lit(MILLIS).alias("name"), parameters, of_items)
+    items = F.struct(F.lit(None).cast("string").alias("name"), parameters).alias("items")
+    time_type = F.struct(F.lit(MILLIS).alias("name"), parameters, items)
     rows = rows.withColumn(ROW, row).withColumns(
         {
-            TYPES: F.transform_values(ROW, lambda _, v: F.when(v["is_time"], of_time)),
+            TYPES: F.transform_values(ROW, lambda _, v: F.when(v["is_time"], time_type)),
             ROW: F.transform_values(ROW, lambda _, v: v["text"]),
         }
     )
-    return rows_of_texts(messages, rows, wanted, placeholder, units, F.col(_UNREAD))
+    return rows_of_texts(messages, rows, wanted, placeholder, units, F.col(UNREAD))
 
 
-def _parsed(messages: Messages, wanted: StructType) -> DataFrame:
+def _parsed_documents(messages: Messages, wanted: StructType) -> DataFrame:
     """Parse the envelopes among the messages, with their documents."""
     envelope = _envelope(messages)
-    rows = messages.frame.where(column(messages.value).isNotNull()).withColumn(_ENVELOPE, envelope)
-    rows = rows.withColumns(
-        {OPERATION: column(_ENVELOPE, "op"), SOURCE: column(_ENVELOPE, "source")}
-    )
+    rows = messages.frame.where(column(messages.value).isNotNull()).withColumn(ENVELOPE, envelope)
+    rows = rows.withColumns({OPERATION: column(ENVELOPE, "op"), SOURCE: column(ENVELOPE, "source")})
     if not isinstance(messages.frame.schema[messages.value].dataType, StructType):
         text = column(messages.value).cast("string")
-        is_unread = column(_ENVELOPE, _UNREAD).isNotNull()
+        is_unread = column(ENVELOPE, UNREAD).isNotNull()
         rows = rows.where(
-            F.when(is_unread, True).otherwise(is_envelope(text, wanted, messages.place))
+            F.when(is_unread, True).otherwise(is_envelope(text, wanted, messages.location))
         )
-    described = column(_ENVELOPE, "updateDescription")
-    before, after = column(_ENVELOPE, "before"), column(_ENVELOPE, "after")
+    described = column(ENVELOPE, "updateDescription")
+    before, after = column(ENVELOPE, "before"), column(ENVELOPE, "after")
     document = F.when(F.col(OPERATION) == "d", before).otherwise(after)
     changed = _document_fields(described["updatedFields"])
     is_garbled = (document.isNotNull() & _document_fields(document).isNull()) | (
@@ -121,39 +119,39 @@ def _parsed(messages: Messages, wanted: StructType) -> DataFrame:
         {
             _DOCUMENT: named_as(wanted, _document_fields(document)),
             _SET: F.coalesce(changed, F.expr(f"CAST(map() AS {_FIELDS})")),
-            _REMOVED: removed.cast("array<string>"),
+            _UNSET: removed.cast("array<string>"),
             _KEY: _key_document(messages),
         }
     )
-    of_change = _problem_of_change(wanted, described["truncatedArrays"])
+    change_problem = _problem_of_change(wanted, described["truncatedArrays"])
     has_key = F.col(_DOCUMENT).isNotNull() | F.col(_KEY).isNotNull()
     is_change = F.col(OPERATION).isin("c", "u", "r", "d")
     problem = (
-        F.when(column(_ENVELOPE, _UNREAD).isNotNull(), F.lit(" is no JSON envelope."))
+        F.when(column(ENVELOPE, UNREAD).isNotNull(), F.lit(" is no JSON envelope."))
         .when(is_garbled, F.lit(" has a document that is no JSON."))
-        .when(F.col(_DOCUMENT).isNull() & of_change.isNotNull(), of_change)
-        .when(is_change & ~has_key, F.lit(_NO_KEY))
+        .when(F.col(_DOCUMENT).isNull() & change_problem.isNotNull(), change_problem)
+        .when(is_change & ~has_key, F.lit(_LACKS_KEY))
     )
-    unread = F.concat(F.lit("the message at "), messages.place, problem)
-    return rows.withColumns({_SET: named_as(wanted, F.col(_SET)), _UNREAD: unread})
+    unread = F.concat(F.lit("the message at "), messages.location, problem)
+    return rows.withColumns({_SET: named_as(wanted, F.col(_SET)), UNREAD: unread})
 
 
-_WHOLE = "set capture.mode=change_streams_update_full"
-_NO_KEY = (
+_SEND_WHOLE = "set capture.mode=change_streams_update_full"
+_LACKS_KEY = (
     " has neither a document nor a key: name the column with Kafka's key, key=, or let the "
     "connector send whole documents (capture.mode)."
 )
 
 
 def _problem_of_change(wanted: StructType, truncated: Column) -> Column:
-    """Say what is wrong with a change that comes without its document; null if nothing is.
+    """Return what is wrong with a change that comes without its document; null if nothing is.
 
-    MongoDB tells cases apart, so a field in another case may not be the one of the column.
+    Names are case-sensitive in MongoDB: a field in another case may not be the column's.
     """
     paths = F.flatten(
         F.array(
             F.filter(F.map_keys(_SET), lambda name: name.contains(".")),
-            F.filter(_REMOVED, lambda name: name.contains(".")),
+            F.filter(_UNSET, lambda name: name.contains(".")),
             F.coalesce(
                 F.transform(truncated, lambda each: each["field"]), F.array().cast("array<string>")
             ),
@@ -162,25 +160,27 @@ def _problem_of_change(wanted: StructType, truncated: Column) -> Column:
     roots = F.transform(paths, lambda path: F.lower(F.substring_index(path, ".", 1)))
     own = F.array(*[F.lit(name.lower()) for name in wanted.names])
     folded = F.filter(
-        F.array_union(F.map_keys(_SET), F.col(_REMOVED)),
+        F.array_union(F.map_keys(_SET), F.col(_UNSET)),
         lambda name: F.array_contains(own, F.lower(name)) & ~name.isin(*wanted.names),
     )
     part = F.concat(
         F.lit(" changes a part of "),
         F.concat_ws(", ", F.array_intersect(roots, own)),
-        F.lit(f", and lacks the rest: {_WHOLE}."),
+        F.lit(f", and lacks the rest: {_SEND_WHOLE}."),
     )
     other = F.concat(
         F.lit(" changes "),
         F.concat_ws(", ", folded),
-        F.lit(f", which may be another field than the column's, in another case: {_WHOLE}, or "),
+        F.lit(
+            f", which may be another field than the column's, in another case: {_SEND_WHOLE}, or "
+        ),
         F.lit("name the column in schema= as the document does."),
     )
     return F.when(F.arrays_overlap(roots, own), part).when(F.size(folded) > 0, other)
 
 
 def _envelope(messages: Messages) -> Column:
-    """Return the parts of an envelope that `_PARTS` names; of a decoded `source`, all parts."""
+    """Return the parts that `_DOCUMENT_PARTS` names, and all fields of a decoded `source`."""
     value = column(messages.value)
     held = messages.frame.schema[messages.value].dataType
     if isinstance(held, StructType):
@@ -188,40 +188,40 @@ def _envelope(messages: Messages) -> Column:
             *[_part(value, held, name, "string") for name in ("before", "after", "op")],
             value["source"].alias("source"),
             _description(value, held).alias("updateDescription"),
-            F.lit(None).cast("string").alias(_UNREAD),
+            F.lit(None).cast("string").alias(UNREAD),
         )
     parsed = F.from_json(
         value.cast("string"),
-        f"{_PARTS}, payload struct<{_PARTS}>, {_UNREAD} string",
-        {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _UNREAD},
+        f"{_DOCUMENT_PARTS}, payload struct<{_DOCUMENT_PARTS}>, {UNREAD} string",
+        {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": UNREAD},
     )
     names = ("before", "after", "op", "source", "updateDescription")
     parts = [F.coalesce(parsed[n], parsed["payload"][n]).alias(n) for n in names]
-    return F.struct(*parts, parsed[_UNREAD].alias(_UNREAD))
+    return F.struct(*parts, parsed[UNREAD].alias(UNREAD))
 
 
 def _description(value: Column, held: StructType) -> Column:
     name = "updateDescription"
-    of_type = held[name].dataType if name in held.names else StructType()
-    assert isinstance(of_type, StructType)
+    described_type = held[name].dataType if name in held.names else StructType()
+    assert isinstance(described_type, StructType)
     given, cut = F.lit(None), F.lit(None).cast("array<struct<field: string>>")
     if name in held.names:
         given = value[name]
-    if "truncatedArrays" in of_type.names:
+    if "truncatedArrays" in described_type.names:
         fields = F.transform(
             given["truncatedArrays"], lambda each: F.struct(each["field"].alias("field"))
         )
         cut = fields.cast("array<struct<field: string>>")
     return F.struct(
-        _part(given, of_type, "removedFields", "array<string>"),
-        _part(given, of_type, "updatedFields", "string"),
+        _part(given, described_type, "removedFields", "array<string>"),
+        _part(given, described_type, "updatedFields", "string"),
         cut.alias("truncatedArrays"),
     )
 
 
 def _with_times(text: Column) -> Column:
     """Write times in a text as `relaxed` sends those since 1970, instead of milliseconds."""
-    # What is beyond all years stays as it is, and is no time where it is read.
+    # Times beyond the year 9999 stay as they are, and are refused where they are read.
     millis = F.array_distinct(F.regexp_extract_all(text, F.lit(_MILLIS), 1))
     possible = F.filter(millis, lambda n: F.length(n) <= _DIGITS_OF_A_TIME)
     return F.aggregate(possible, text, _with_time)
@@ -246,11 +246,13 @@ def _key_document(messages: Messages) -> Column:
         return F.lit(None).cast(_FIELDS)
     key = column(messages.key)
     if isinstance(messages.frame.schema[messages.key].dataType, StructType):
-        of_id = key["id"]
+        id_text = key["id"]
     else:
         text = key.cast("string")
-        of_id = F.coalesce(F.get_json_object(text, "$.payload.id"), F.get_json_object(text, "$.id"))
-    return _document_fields(F.concat(F.lit(f'{{"{_ID}":'), of_id, F.lit("}")))
+        id_text = F.coalesce(
+            F.get_json_object(text, "$.payload.id"), F.get_json_object(text, "$.id")
+        )
+    return _document_fields(F.concat(F.lit(f'{{"{_ID}":'), id_text, F.lit("}")))
 
 
 def _document_fields(text: Column) -> Column:
@@ -260,15 +262,15 @@ def _document_fields(text: Column) -> Column:
     """
     for form in _EXTENDED:
         text = F.regexp_replace(text, form, "$1")
-    in_millis = F.from_json(F.regexp_replace(text, _MILLIS, "$1"), _TEXTS)
-    in_times = F.from_json(_with_times(text), _TEXTS)
+    in_millis = F.from_json(F.regexp_replace(text, _MILLIS, "$1"), TEXTS)
+    in_times = F.from_json(_with_times(text), TEXTS)
 
     def field(millis: Column, other: Column) -> Column:
-        # A string that reads like a time is the same in both.
+        # A string that looks like a time is the same in both.
         is_time = millis.rlike(r"^-?\d+$") & (millis != other)
         value = F.when(is_time, millis).otherwise(other)
         return F.struct(value.alias("text"), is_time.alias("is_time"))
 
-    of_both = F.map_zip_with(in_millis, in_times, lambda _, millis, other: field(millis, other))
-    of_one = F.transform_values(in_millis, lambda _, millis: field(millis, millis))
-    return F.when(text.contains('"$date"'), of_both).otherwise(of_one)
+    from_both = F.map_zip_with(in_millis, in_times, lambda _, millis, other: field(millis, other))
+    from_one = F.transform_values(in_millis, lambda _, millis: field(millis, millis))
+    return F.when(text.contains('"$date"'), from_both).otherwise(from_one)

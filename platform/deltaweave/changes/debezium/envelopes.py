@@ -59,7 +59,7 @@ UNAVAILABLE = "__debezium_unavailable_value"
 """Debezium's default placeholder."""
 
 _SHOWN_OF_VALUE = 100
-_NESTED = (ArrayType, MapType, StructType, VariantType)
+_NESTED_OR_VARIANT = (ArrayType, MapType, StructType, VariantType)
 _SHORT_ESCAPES = dict(zip('"\\/\b\f\n\r\t', '"\\/bfnrt', strict=True))
 
 
@@ -111,13 +111,13 @@ class Placeholder:
 
         return F.map_filter(texts, is_kept)
 
-    def problem_of(self, name: str, value: Column, place: Column) -> Column:
+    def problem_of(self, name: str, value: Column, location: Column) -> Column:
         """Return what is wrong with a value that contains the placeholder in another form.
 
         Args:
             name: The column of the value.
             value: The value's text; null, or not the placeholder itself.
-            place: Where the message is.
+            location: Where the message is.
 
         Returns:
             A string, or null if the value does not contain it.
@@ -129,7 +129,7 @@ class Placeholder:
             ),
             F.substring(value, 1, _SHOWN_OF_VALUE),
             F.lit(" (the message at "),
-            place,
+            location,
             F.lit(")."),
         )
         contains = value.rlike(self._contained) & F.try_parse_json(value).isNotNull()
@@ -143,7 +143,7 @@ class Placeholder:
             return F.when(value.isin(self.code, self._uuid.bytes), self._text)
         if isinstance(data_type, ArrayType) and isinstance(data_type.elementType, NumericType):
             return F.when(F.size(value) == len(self.code), json_text(value))
-        return json_text(value) if isinstance(data_type, _NESTED) else None
+        return json_text(value) if isinstance(data_type, _NESTED_OR_VARIANT) else None
 
     @cached_property
     def _text(self) -> str:
@@ -206,7 +206,7 @@ class Placeholder:
     @cached_property
     def _contained(self) -> str:
         """A pattern of JSON in which the placeholder is."""
-        # Spark's parser of JSON ignores what follows a value.
+        # Spark's JSON parser ignores text after a value.
         nested = rf"[\[{{](?s:.*)(?:{self._strings}|{self._numbers})(?s:.*)[\]}}]"
         return rf"\A\s*(?:{self._strings}|{nested})\s*\z"
 
@@ -241,13 +241,15 @@ def _escaped_character(character: str) -> str:
 # Columns for the parts of an envelope, with names that no topic uses.
 OPERATION, SOURCE = "_cdc_envelope_op", "_cdc_envelope_source"
 ROW, TYPES = "_cdc_envelope_row", "_cdc_envelope_types"
-_BEFORE, _AFTER = "_cdc_envelope_before", "_cdc_envelope_after"
-_ENVELOPE, SENT = "_cdc_envelope", "_cdc_envelope_sent"
-_UNREAD, _READ = "_cdc_envelope_unread", "_cdc_envelope_read_"
+_ROW_BEFORE, _ROW_AFTER = "_cdc_envelope_before", "_cdc_envelope_after"
+ENVELOPE, SENT = "_cdc_envelope", "_cdc_envelope_sent"
+UNREAD, _READ_COLUMN = "_cdc_envelope_unread", "_cdc_envelope_read_"
 
-_PARTS = "before map<string,string>, after map<string,string>, op string, source map<string,string>"
+_ENVELOPE_PARTS = (
+    "before map<string,string>, after map<string,string>, op string, source map<string,string>"
+)
 # Parts of messages about transactions, schemas and heartbeats, which have no rows.
-_NO_COLUMNS = {
+_PARTS_WITHOUT_ROW = {
     "before",
     "after",
     "source",
@@ -258,17 +260,17 @@ _NO_COLUMNS = {
     "transaction",
     "status",
 }
-# What the Connect schema of an envelope says of `before` and `after`.
+# The part of an envelope's Connect schema that describes `before` and `after`.
 _SCHEMA = (
     "struct<fields: array<struct<field: string, fields: array<struct<"
     "field: string, name: string, parameters: map<string,string>, "
     "items: struct<name: string, parameters: map<string,string>>>>>>>"
 )
 
-_EXACT, _VARIANTS = "_cdc_envelope_exact", "map<string,variant>"
-_NUMBER = r"^-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?$"
+_EXACT_ROW, _VARIANTS = "_cdc_envelope_exact", "map<string,variant>"
+_JSON_NUMBER_FORM = r"^-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?$"
 
-# The digits of a number with an exponent, and those of one that a double may not hold.
+# A number with few digits and an exponent, and one with more digits than a double holds.
 _FEW_DIGITS, _MANY_DIGITS = r"(?:\d\.?){0,15}+[eE]", r"(?:\d\.?){16}"
 
 _SHOWN_OF_PLACE = 200
@@ -291,7 +293,7 @@ class Messages:
     key: str | None = None
 
     @property
-    def place(self) -> Column:
+    def location(self) -> Column:
         """Where a message is, for errors."""
         named: list[tuple[str, str]] = [
             (name, name) for name in ("topic", "partition") if name in self.frame.columns
@@ -344,10 +346,10 @@ class EnvelopeRows:
     @property
     def problem(self) -> Column:
         """What is wrong with a message (string); null if nothing is."""
-        of_columns = F.concat_ws(" ", *[read.problem for read in self.columns.values()])
-        # Only the key of a delete's row counts, which is null if it cannot be read.
-        of_columns = F.when(F.col(OPERATION) != "d", of_columns)
-        return F.coalesce(self.unread, F.nullif(of_columns, F.lit("")))
+        column_problems = F.concat_ws(" ", *[read.problem for read in self.columns.values()])
+        # In a delete's row, only the key counts, and a key that cannot be read is null.
+        column_problems = F.when(F.col(OPERATION) != "d", column_problems)
+        return F.coalesce(self.unread, F.nullif(column_problems, F.lit("")))
 
 
 def rows_of_json(
@@ -357,8 +359,8 @@ def rows_of_json(
     units: Mapping[str, TimeUnit],
 ) -> EnvelopeRows:
     """Return the rows of envelopes that are JSON text."""
-    rows = _with_numbers(messages, _parsed(messages, wanted), wanted)
-    read = rows_of_texts(messages, rows, wanted, placeholder, units, F.col(_UNREAD))
+    rows = _with_numbers(messages, _parsed_envelopes(messages, wanted), wanted)
+    read = rows_of_texts(messages, rows, wanted, placeholder, units, F.col(UNREAD))
     names = F.array(*map(F.lit, wanted.names))
     return replace(read, absent=F.array_except(names, F.map_keys(ROW)))
 
@@ -380,16 +382,16 @@ def rows_of_texts(
         value = TextValue(
             field.name,
             text,
-            messages.place,
+            messages.location,
             units[field.name],
             semantic=type_of["name"],
             scale=type_of["parameters"]["scale"].cast("int"),
             items=type_of["items"],
         )
-        known = placeholder.problem_of(field.name, text, messages.place)
+        known = placeholder.problem_of(field.name, text, messages.location)
         read = value.as_type(field.dataType).unless(known)
-        # A column, so that the plan, which is long, has it once.
-        name = _READ + field.name
+        # As a column, so that the long plan has it once.
+        name = _READ_COLUMN + field.name
         reads[name] = F.struct(read.value.alias("value"), read.problem.alias("problem"))
         columns[field.name] = ReadValue(column(name, "value"), column(name, "problem"))
     rows = rows.withColumns(reads)
@@ -397,7 +399,7 @@ def rows_of_texts(
     return EnvelopeRows(rows, columns, missing, nothing if unread is None else unread)
 
 
-def _parsed(messages: Messages, wanted: StructType) -> DataFrame:
+def _parsed_envelopes(messages: Messages, wanted: StructType) -> DataFrame:
     """Parse the envelopes among the messages, with their parts.
 
     Evaluating them is an error if a message is a flattened row instead.
@@ -406,25 +408,25 @@ def _parsed(messages: Messages, wanted: StructType) -> DataFrame:
     # Kafka Connect may send `schema` and `payload`.
     parsed = F.from_json(
         text,
-        f"{_PARTS}, payload struct<{_PARTS}>, schema {_SCHEMA}, {_UNREAD} string",
-        {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _UNREAD},
+        f"{_ENVELOPE_PARTS}, payload struct<{_ENVELOPE_PARTS}>, schema {_SCHEMA}, {UNREAD} string",
+        {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": UNREAD},
     )
-    is_unread = column(_ENVELOPE, _UNREAD).isNotNull()
-    unread = F.concat(F.lit("the message at "), messages.place, F.lit(" is no JSON envelope."))
-    rows = messages.frame.where(text.isNotNull()).withColumn(_ENVELOPE, parsed)
-    parts = {"before": _BEFORE, "after": _AFTER, "op": OPERATION, "source": SOURCE}
+    is_unread = column(ENVELOPE, UNREAD).isNotNull()
+    unread = F.concat(F.lit("the message at "), messages.location, F.lit(" is no JSON envelope."))
+    rows = messages.frame.where(text.isNotNull()).withColumn(ENVELOPE, parsed)
+    parts = {"before": _ROW_BEFORE, "after": _ROW_AFTER, "op": OPERATION, "source": SOURCE}
     rows = rows.select(
         *map(column, messages.frame.columns),
         *[
-            F.coalesce(column(_ENVELOPE, part), column(_ENVELOPE, "payload", part)).alias(name)
+            F.coalesce(column(ENVELOPE, part), column(ENVELOPE, "payload", part)).alias(name)
             for part, name in parts.items()
         ],
         named_as(wanted, _types_by_column()).alias(TYPES),
-        F.when(is_unread, unread).alias(_UNREAD),
+        F.when(is_unread, unread).alias(UNREAD),
     )
-    row = F.when(F.col(OPERATION) == "d", F.col(_BEFORE)).otherwise(F.col(_AFTER))
-    is_row = is_envelope(text, wanted, messages.place)
-    rows = rows.where(F.when(F.col(_UNREAD).isNotNull(), True).otherwise(is_row))
+    row = F.when(F.col(OPERATION) == "d", F.col(_ROW_BEFORE)).otherwise(F.col(_ROW_AFTER))
+    is_row = is_envelope(text, wanted, messages.location)
+    rows = rows.where(F.when(F.col(UNREAD).isNotNull(), True).otherwise(is_row))
     return rows.withColumn(ROW, named_as(wanted, row))
 
 
@@ -437,9 +439,9 @@ def _with_numbers(messages: Messages, rows: DataFrame, wanted: StructType) -> Da
     """
 
     def may_be_number(name: Column, type_of: Column) -> Column:
-        text, of_items = F.try_element_at(ROW, name), type_of["items"]["name"]
-        of_array = F.coalesce((of_items == DECIMAL) & text.rlike(ARRAY_OF_NUMBERS), F.lit(False))
-        return of_array | ((type_of["name"] == DECIMAL) & text.rlike(_NUMBER))
+        text, item_type = F.try_element_at(ROW, name), type_of["items"]["name"]
+        is_array = F.coalesce((item_type == DECIMAL) & text.rlike(ARRAY_OF_NUMBERS), F.lit(False))
+        return is_array | ((type_of["name"] == DECIMAL) & text.rlike(_JSON_NUMBER_FORM))
 
     some = F.exists(F.map_entries(TYPES), lambda each: may_be_number(each["key"], each["value"]))
     text = F.when(some, column(messages.value).cast("string"))
@@ -480,23 +482,25 @@ def _with_numbers(messages: Messages, rows: DataFrame, wanted: StructType) -> Da
         texts = F.when(values.isNull(), F.col(ROW)).otherwise(F.transform_values(ROW, exact))
         return F.struct(F.transform_values(TYPES, with_numbers).alias(TYPES), texts.alias(ROW))
 
-    read = rows.withColumn(_EXACT, once(named_as(wanted, row), known))
-    return read.withColumns({name: column(_EXACT, name) for name in (TYPES, ROW)}).drop(_EXACT)
+    read = rows.withColumn(_EXACT_ROW, once(named_as(wanted, row), known))
+    return read.withColumns({name: column(_EXACT_ROW, name) for name in (TYPES, ROW)}).drop(
+        _EXACT_ROW
+    )
 
 
 def _number_of(name: str, digits: str) -> str:
     """Build a pattern of JSON in which a number, or one of an array's, has this name."""
-    # Without leading zeros, whose digits do not count.
+    # Leading zeros are skipped, because they do not count as digits.
     value = rf"(?:\[(?:[^\]\"]*,)?\s*)?-?[0.]*+{digits}"
     return rf"(?iu){re.escape(json.dumps(name, ensure_ascii=False))}\s*:\s*{value}"
 
 
-def is_envelope(text: Column, wanted: StructType, place: Column) -> Column:
+def is_envelope(text: Column, wanted: StructType, location: Column) -> Column:
     """Return whether a message is an envelope; evaluating a flattened row is an error."""
-    # A flattened row may have a column of the one name, but rarely of both.
+    # A flattened row may have a column with one of these names, but rarely with both.
     has_parts = F.col(OPERATION).isNotNull() & F.col(SOURCE).isNotNull()
     return F.when(has_parts, True).otherwise(
-        ~_is_flattened(text, wanted) | _refused_as_flattened(place)
+        ~_is_flattened(text, wanted) | _refused_as_flattened(location)
     )
 
 
@@ -504,7 +508,7 @@ def _is_flattened(text: Column, wanted: StructType) -> Column:
     """Return whether a message without an envelope has the table's columns or marks a change."""
     whole = F.coalesce(F.get_json_object(text, "$.payload"), text)
     keys = F.transform(F.json_object_keys(whole), F.lower)
-    columns = {name.lower() for name in wanted.names} - _NO_COLUMNS
+    columns = {name.lower() for name in wanted.names} - _PARTS_WITHOUT_ROW
     field_names = [F.lit(name) for name in sorted({*columns, "__op", "__deleted"})]
     is_of_transaction = F.array_contains(keys, "event_count")
     return F.coalesce(
@@ -512,10 +516,10 @@ def _is_flattened(text: Column, wanted: StructType) -> Column:
     )
 
 
-def _refused_as_flattened(place: Column) -> Column:
+def _refused_as_flattened(location: Column) -> Column:
     problem = F.concat(
         F.lit("the message at "),
-        place,
+        location,
         F.lit(
             " is not an envelope but a flattened row (ExtractNewRecordState), which lacks the "
             "position in the log: remove that transform from the connector."
@@ -526,10 +530,10 @@ def _refused_as_flattened(place: Column) -> Column:
 
 def _types_by_column() -> Column:
     """Return the Connect schemas of a row's columns, by name; null if the message has none."""
-    of_rows = F.filter(
-        column(_ENVELOPE, "schema", "fields"), lambda part: part["field"].isin("before", "after")
+    row_schemas = F.filter(
+        column(ENVELOPE, "schema", "fields"), lambda part: part["field"].isin("before", "after")
     )
     columns = F.transform(
-        F.get(of_rows, F.lit(0))["fields"], lambda each: F.struct(each["field"], each)
+        F.get(row_schemas, F.lit(0))["fields"], lambda each: F.struct(each["field"], each)
     )
     return F.map_from_entries(columns)

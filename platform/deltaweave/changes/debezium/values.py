@@ -8,7 +8,7 @@ caller says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
@@ -32,7 +32,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from deltaweave.changes.conversions import once
+from deltaweave.changes.conversions import holds_type, once
 
 TimeUnit = Literal["micros", "millis", "nanos"]
 
@@ -81,15 +81,17 @@ _YEARS_1_TO_9999 = ("-62135596800000000", "253402300799999999")
 # From 4713 BC, PostgreSQL's first day, to the year 294246, Spark's last whole one.
 _POSSIBLE_YEARS = ("-210866803200000000", "9223371244799999999")
 
-_DAY = r"[+-]?\d{4,6}-\d+-\d+"
-_WITHOUT_ZONE = rf"^{_DAY}(?:[T ][\d:.]*)?\s*$"
-_WHOLE_DAY = rf"^({_DAY})(?:[T ]00:00(?::00(?:\.0+)?)?)?(?:Z|[+-]\d+:\d+)?$"
+_DATE_FORM = r"[+-]?\d{4,6}-\d+-\d+"
+_WITHOUT_ZONE = rf"^{_DATE_FORM}(?:[T ][\d:.]*)?\s*$"
+_WHOLE_DAY = rf"^({_DATE_FORM})(?:[T ]00:00(?::00(?:\.0+)?)?)?(?:Z|[+-]\d+:\d+)?$"
 
 TIMES = (TimestampType, TimestampNTZType)
 
-_UNREAD = "_cdc_unread"
+_UNPARSED = "_cdc_unread"
 _NOT_READ = "not read"
-_TEXTS, _ITEMS = "map<string,string>", "array<string>"
+_ITEMS = "array<string>"
+TEXTS = "map<string,string>"
+"""The type of a JSON object whose values are kept as text."""
 ARRAY_OF_NUMBERS = r"^\[\s*(?:null\s*,\s*)*-?\d"
 """A pattern of JSON arrays whose items are numbers."""
 
@@ -124,7 +126,7 @@ class TextValue:
     """A value of a column, as text.
 
     Attributes:
-        place: Where the message is, for errors.
+        location: Where the message is, for errors.
         unit: What a time counts if the message does not say so.
         semantic: The name of the value's Connect schema; None or null if there is none.
         scale: The scale in that schema, or null.
@@ -134,7 +136,7 @@ class TextValue:
 
     name: str
     text: Column
-    place: Column
+    location: Column
     unit: TimeUnit
     semantic: Column | None
     scale: Column
@@ -157,7 +159,7 @@ class TextValue:
         if isinstance(data_type, VariantType):
             return self._checked(F.try_parse_json(self.text), data_type)
         if isinstance(data_type, (StructType, ArrayType, MapType)):
-            is_parsed = holds(data_type, _is_parsed)
+            is_parsed = holds_type(data_type, _is_parsed)
             return self._parsed(data_type) if is_parsed else self._as_nested(data_type)
         if isinstance(data_type, IntegralType):
             return self._unless_precise_decimal(self._as_whole(data_type))
@@ -174,8 +176,8 @@ class TextValue:
     def _as_whole(self, data_type: DataType) -> ReadValue:
         """Read the value as a whole number, also 5.0 and 5E2, as a DOUBLE is written."""
         number = self.text.try_cast("decimal(38,18)")
-        of_double = F.when(number % F.lit(1) == 0, number.try_cast(data_type))
-        return self._checked(F.coalesce(self.text.try_cast(data_type), of_double), data_type)
+        from_double = F.when(number % F.lit(1) == 0, number.try_cast(data_type))
+        return self._checked(F.coalesce(self.text.try_cast(data_type), from_double), data_type)
 
     def _as_nested(self, data_type: DataType) -> ReadValue:
         """Read the value level by level, so that parts are read as columns of their types are.
@@ -194,7 +196,7 @@ class TextValue:
         return ReadValue(read.value, F.when(is_wrong, self._message(_is_no(data_type))))
 
     def _as_struct(self, data_type: StructType) -> ReadValue:
-        texts_by_name = F.from_json(self.text, _TEXTS)
+        texts_by_name = F.from_json(self.text, TEXTS)
         texts_by_name = once(texts_by_name, lambda texts: named_as(data_type, texts))
 
         def parts(texts: Column) -> dict[str, ReadValue]:
@@ -208,23 +210,26 @@ class TextValue:
             return F.when(texts.isNotNull(), F.struct(*fields))
 
         def problem(texts: Column) -> Column:
-            of_parts = F.coalesce(*[read.problem for read in parts(texts).values()])
-            return F.when(texts.isNull(), _NOT_READ).otherwise(of_parts)
+            first_problem = F.coalesce(*[read.problem for read in parts(texts).values()])
+            return F.when(texts.isNull(), _NOT_READ).otherwise(first_problem)
 
         return ReadValue(once(texts_by_name, value), once(texts_by_name, problem))
 
     def _as_array(self, data_type: ArrayType) -> ReadValue:
         items = F.from_json(self.text, _ITEMS)
-        of = self.items
-        value = F.transform(items, lambda text: self._part(text, data_type.elementType, of).value)
+        item_schema = self.items
+        value = F.transform(
+            items, lambda text: self._part(text, data_type.elementType, item_schema).value
+        )
         wrong = F.exists(
-            items, lambda text: self._part(text, data_type.elementType, of).problem.isNotNull()
+            items,
+            lambda text: self._part(text, data_type.elementType, item_schema).problem.isNotNull(),
         )
         read = ReadValue(value, F.when(items.isNull() | wrong, _NOT_READ))
-        return read if of is None else read.unless(self._lost_digits(of["name"]))
+        return read if item_schema is None else read.unless(self._lost_digits(item_schema["name"]))
 
     def _as_map(self, data_type: MapType) -> ReadValue:
-        entries = F.from_json(self.text, _TEXTS)
+        entries = F.from_json(self.text, TEXTS)
         value = F.transform_values(
             entries, lambda _, text: self._part(text, data_type.valueType).value
         )
@@ -234,44 +239,44 @@ class TextValue:
         )
         return ReadValue(value, F.when(entries.isNull() | wrong, _NOT_READ))
 
-    def _part(self, text: Column, data_type: DataType, of: Column | None = None) -> ReadValue:
+    def _part(self, text: Column, data_type: DataType, schema: Column | None = None) -> ReadValue:
         """Read a part of the value, by its Connect schema if there is one."""
         part = replace(
             self,
             text=text,
-            semantic=None if of is None else of["name"],
-            scale=F.lit(None) if of is None else of["parameters"]["scale"].cast("int"),
+            semantic=None if schema is None else schema["name"],
+            scale=F.lit(None) if schema is None else schema["parameters"]["scale"].cast("int"),
             items=None,
         )
         return part.as_type(data_type)
 
     def _parsed(self, data_type: DataType) -> ReadValue:
-        # Only the fields of a struct can say that a part of them was not read.
+        # `from_json` reports values that it cannot read only for a struct.
         wrapped = F.concat(F.lit('{"value":'), self.text, F.lit("}"))
-        of_value = StructType().add("value", data_type).add(_UNREAD, "string")
+        wrapped_type = StructType().add("value", data_type).add(_UNPARSED, "string")
         parsed = F.from_json(
-            wrapped, of_value, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _UNREAD}
+            wrapped, wrapped_type, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _UNPARSED}
         )
-        is_read = parsed[_UNREAD].isNull()
+        is_read = parsed[_UNPARSED].isNull()
         problem = self._message(_is_no(data_type))
         return ReadValue(F.when(is_read, parsed["value"]), F.when(~is_read, problem))
 
     def _as_time(self, data_type: DataType) -> ReadValue:
         number = self.text.rlike(r"^-?\d+$")
-        # Spark takes a time of day for one of the day on which it runs. A year of seven digits is
+        # Spark reads a time of day without a date as one of today. A year of seven digits is
         # PostgreSQL's infinity (+5877611).
-        dated, hint = F.when(self.text.rlike(rf"^{_DAY}"), self.text), ""
+        dated, hint = F.when(self.text.rlike(rf"^{_DATE_FORM}"), self.text), ""
         if isinstance(data_type, DateType):
             whole = F.regexp_replace(self.text, _WHOLE_DAY, "$1")
-            dated = F.when(whole.rlike(f"^{_DAY}$"), whole)
+            dated = F.when(whole.rlike(f"^{_DATE_FORM}$"), whole)
         elif isinstance(data_type, TimestampType):
-            # Another instant in each time zone of the session.
+            # Without a zone, it is another instant in each session time zone.
             dated, hint = F.when(~self.text.rlike(_WITHOUT_ZONE), dated), " with a time zone"
-        of_text = self._checked(dated.try_cast(data_type), data_type, hint)
-        of_number = self._since_1970(data_type)
+        from_text = self._checked(dated.try_cast(data_type), data_type, hint)
+        from_number = self._since_1970(data_type)
         return ReadValue(
-            F.when(number, of_number.value).when(~number, of_text.value),
-            F.when(number, of_number.problem).when(~number, of_text.problem),
+            F.when(number, from_number.value).when(~number, from_text.value),
+            F.when(number, from_number.problem).when(~number, from_text.problem),
         )
 
     def _since_1970(self, data_type: DataType) -> ReadValue:
@@ -292,7 +297,7 @@ class TextValue:
         return ReadValue(value, F.when(~is_fine, self._message(problem)))
 
     def _by_semantic(self, semantic: Column, given: str) -> tuple[Column, Column, Column]:
-        """Return the microseconds since 1970, whether they are a time, and what else they are."""
+        """Return the microseconds since 1970, whether they are possible, and the problem if not."""
         factors = F.create_map(
             *[
                 part
@@ -334,14 +339,14 @@ class TextValue:
         is_precise = F.lit(False)
         if self.semantic is not None:
             is_precise = self.semantic.eqNullSafe(F.lit(DECIMAL))
-        unscaled = _whole_number(F.when(is_precise, self.text).otherwise(with_scale["value"]))
+        unscaled = _unscaled_digits(F.when(is_precise, self.text).otherwise(with_scale["value"]))
         scale = F.when(is_precise, self.scale).otherwise(with_scale["scale"])
-        of_bytes = F.concat(unscaled, F.lit("E"), -scale)
-        text = F.when(is_precise | with_scale.isNotNull(), of_bytes).otherwise(self.text)
+        decoded = F.concat(unscaled, F.lit("E"), -scale)
+        text = F.when(is_precise | with_scale.isNotNull(), decoded).otherwise(self.text)
         value = text.try_cast(data_type)
         if isinstance(data_type, DecimalType):
             scale_of_type = data_type.scale
-            value = once(  # the plan of the text is long
+            value = once(  # the text's plan is long, and is there once
                 text,
                 lambda text: F.when(
                     fraction_digits(text) <= scale_of_type, text.try_cast(data_type)
@@ -372,7 +377,7 @@ class TextValue:
         )
 
     def checked(self, value: Column, data_type: DataType, failed: Column) -> ReadValue:
-        """Return a value of this type that was read, and that it is none if that failed."""
+        """Return a value that was read as a type, with a problem where that failed."""
         return ReadValue(value, F.when(failed, self._message(_is_no(data_type))))
 
     def _checked(self, value: Column, data_type: DataType, hint: str = "") -> ReadValue:
@@ -400,21 +405,9 @@ class TextValue:
             F.lit(f" of column {self.name}"),
             problem,
             F.lit(" (the message at "),
-            self.place,
+            self.location,
             F.lit(")."),
         )
-
-
-def holds(data_type: DataType, is_one: Callable[[DataType], bool]) -> bool:
-    """Return whether a type is one of some types, or has one at any depth."""
-    parts: list[DataType] = []
-    if isinstance(data_type, StructType):
-        parts = [field.dataType for field in data_type]
-    elif isinstance(data_type, ArrayType):
-        parts = [data_type.elementType]
-    elif isinstance(data_type, MapType):
-        parts = [data_type.keyType, data_type.valueType]
-    return is_one(data_type) or any(holds(part, is_one) for part in parts)
 
 
 def _is_parsed(data_type: DataType) -> bool:
@@ -443,19 +436,19 @@ def _between(value: Column, bounds: tuple[str, str]) -> Column:
 
 
 def of_micros(micros: Column, data_type: DataType) -> Column:
-    """Return the time or day so many microseconds since 1970."""
+    """Convert microseconds since 1970 to a time or a day."""
     if isinstance(data_type, TimestampType):
         return F.timestamp_micros(micros)
     if isinstance(data_type, DateType):
         days = (micros - F.pmod(micros, F.lit(_MICROS_IN_A_DAY))) / F.lit(_MICROS_IN_A_DAY)
         return F.date_from_unix_date(days.cast("int"))
-    # A time without a zone is no instant: converting it by one would shift it by the session's
+    # A time without a zone is not an instant: converting an instant would shift it by the session's
     # zone.
     epoch = F.expr("TIMESTAMP_NTZ '1970-01-01 00:00:00'")
     return epoch + F.expr("INTERVAL '0.000001' SECOND") * micros
 
 
-def _whole_number(base64: Column) -> Column:
+def _unscaled_digits(base64: Column) -> Column:
     """Decode the digits of a number from its two's complement in base64.
 
     Null for numbers of more than 38 digits, which no decimal of Spark holds.
@@ -463,11 +456,11 @@ def _whole_number(base64: Column) -> Column:
     digits = F.hex(F.unbase64(base64))
     is_negative = F.substring(digits, 1, 1) >= "8"
     inverted = F.translate(digits, "0123456789ABCDEF", "FEDCBA9876543210")
-    of_one_sign = F.when(is_negative, inverted).otherwise(digits)
-    padded = F.when(F.length(of_one_sign) <= 32, F.lpad(of_one_sign, 33, "0"))
+    unsigned = F.when(is_negative, inverted).otherwise(digits)
+    padded = F.when(F.length(unsigned) <= 32, F.lpad(unsigned, 33, "0"))
     fits = F.when(is_negative, padded < _38_DIGITS).otherwise(padded <= _38_DIGITS)
     padded = F.when(fits, padded)
-    # -1 is all ones, so that a negative number is one less than its inverted digits say.
+    # In two's complement, -1 is all ones: a negative number is one below its inverted digits.
     magnitude = F.when(is_negative, 1).otherwise(0).cast("decimal(38,0)")
     for at in (1, 12, 23):
         part = F.conv(F.substring(padded, at, 11), 16, 10).cast("decimal(15,0)")
@@ -483,7 +476,7 @@ def named_as(wanted: StructType, row: Column) -> Column:
 
     def is_wanted(name: Column, _: Column) -> Column:
         folded = F.try_element_at(names, F.lower(name))
-        # A column of exactly that name goes before others.
+        # A column of exactly this name is preferred.
         return folded.isNotNull() & ((folded == name) | ~F.map_contains_key(row, folded))
 
     return F.transform_keys(

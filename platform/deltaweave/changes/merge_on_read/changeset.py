@@ -25,13 +25,20 @@ from deltaweave.changes.events import (
     TRUNCATE,
     Events,
     EventShape,
+    sequence_at_type,
     values_of,
+    values_type,
 )
-from deltaweave.changes.lineage import cloned_by, id_to_commit, newest_in_line, source_of
 from deltaweave.changes.options import needed_properties
-from deltaweave.changes.side_table import fitted
-from deltaweave.changes.stored_events import stored_schema, to_events, to_stored, untaken
-from deltaweave.changes.tombstones import EMPTIED
+from deltaweave.changes.restores import cloned_by, id_to_commit, newest_in_line, source_of
+from deltaweave.changes.side_tables import (
+    EMPTIED,
+    fitted,
+    stored_schema,
+    to_events,
+    to_stored,
+    untaken,
+)
 from deltaweave.delta.commit import TransactionId
 from deltaweave.delta.jvm import collected
 from deltaweave.delta.log import Commit, FileList, TableSnapshot, num_physical_rows_column
@@ -47,7 +54,7 @@ NUMBERED = "deltaweave/batches"
 """The application id whose version counts the batches of a changeset."""
 
 FIRST = "deltaweave/first_batch"
-"""Prefix of the application id whose version is the first batch of the base with an id."""
+"""Prefix of application ids, each before a base's id; the version is the base's first batch."""
 
 PURGED = "deltaweave/purged_batch"
 """The application id whose version, in a changeset, is the newest batch that was purged."""
@@ -100,22 +107,18 @@ class Batches:
     may_be_merged: bool = False
     cloned: Commit | None = None
 
-    def first_of(self, base_id: str) -> int | None:
-        """Return the first batch that was appended for a base; None if none was."""
-        return first_batch(self.table, base_id)
-
     def may_be_of_another_base(self, base_id: str) -> bool:
-        """Return whether some may be of a base that was there before, or of an earlier release."""
+        """Return whether some may be of an earlier base, or of an earlier release."""
         last = self.last_of_another_base(base_id)
         return any(number <= last for number in _numbers_of(self.files, self.table))
 
     def last_of_another_base(self, base_id: str) -> int:
         """Return the last batch that may belong to an earlier base; 0 if none may."""
-        first = _first_of(self.table, base_id)
+        first = first_batch_of_newest_base(self.table, base_id)
         return self.newest if first is None else first - 1
 
     def are_of_another_base(self, base_id: str) -> bool:
-        """Return whether some are of a base that was there before, if `may_be_of_another_base`."""
+        """Return whether some are of an earlier base, if `may_be_of_another_base`."""
         return not self.table.applied_versions(f"{FIRST}/").keys() <= {f"{FIRST}/{base_id}"}
 
     @property
@@ -131,7 +134,7 @@ def first_batch(changeset: TableSnapshot, base_id: str) -> int | None:
 
 
 def _firsts(changeset: TableSnapshot) -> dict[str, int]:
-    """Return the first batch of each base, by its application id; none before a batch came."""
+    """Return the first batch of each base, by its application id; empty before the first append."""
     return changeset.applied_versions(f"{FIRST}/") if _has_numbered(changeset) else {}
 
 
@@ -141,12 +144,12 @@ def began_after(changeset: TableSnapshot, at_ms: int) -> bool:
 
 
 def may_hold_of_another_base(changeset: TableSnapshot, base_id: str) -> bool:
-    """Return whether batches may be of a base that was there before, or of an earlier release."""
-    first = _first_of(changeset, base_id)
+    """Return whether batches may be of an earlier base, or of an earlier release."""
+    first = first_batch_of_newest_base(changeset, base_id)
     return any(first is None or number < first for number in _numbers_in(changeset))
 
 
-def _first_of(changeset: TableSnapshot, base_id: str) -> int | None:
+def first_batch_of_newest_base(changeset: TableSnapshot, base_id: str) -> int | None:
     """Return a base's first batch; None if the newest batches may be of another base.
 
     An earlier base may be back: RESTORE takes its id over, too.
@@ -167,7 +170,7 @@ def _numbers_in(changeset: TableSnapshot) -> list[int]:
 
 
 def _has_numbered(changeset: TableSnapshot) -> bool:
-    """Return whether a batch was appended to a changeset, and is none of another one.
+    """Return whether a batch was appended to a changeset itself.
 
     A clone has the batches of its source, and none of its application ids.
     """
@@ -188,7 +191,7 @@ def _purged_from_source(changeset: TableSnapshot) -> int:
     If its source cannot be read, all batches before the oldest that it has count as purged.
     """
     if _has_numbered(changeset):
-        return 0  # its first append wrote it down
+        return 0  # the first append recorded it in this changeset
     oldest = min(_numbers_in(changeset), default=1)
     clone = cloned_by(changeset, -1)
     if clone is None:
@@ -202,9 +205,9 @@ def _purged_from_source(changeset: TableSnapshot) -> int:
 
 
 def _purged_from(changeset: TableSnapshot, after: int = 0) -> int:
-    """Return the newest batch that was purged; of those up to `after` it does not matter."""
+    """Return the newest batch that was purged; it may be wrong if it is not above `after`."""
     purged = changeset.last_applied(PURGED) or 0
-    if purged > after:  # unless a RESTORE brought them back
+    if purged > after:  # a RESTORE may have brought them back
         found = newest_in_line(changeset, PURGED)
         purged = purged if found.unknown_since else found.version or 0
     return max(purged, _purged_from_source(changeset))
@@ -231,13 +234,13 @@ class Changeset:
         """Create the table for events like these, with these properties."""
         rows = to_stored(events.rows, self.shape)
         if self.shape.table is None and needed_properties(rows.schema):
-            # The base will say what its files call these.
+            # The base decides their names in files, once it exists.
             rows = rows.drop(*self.shape.keys, EVENT_VALUES)
         stored = stored_schema(rows, self.shape)
         fields = [StructField(each.name, nullable(each.dataType)) for each in stored]
-        of_batch = [StructField(INGESTED, TimestampType()), StructField(BATCH, LongType())]
-        # First, because ages are read from bounds, which Delta keeps of the first 32 columns.
-        schema = StructType([*of_batch, *fields])
+        batch_fields = [StructField(INGESTED, TimestampType()), StructField(BATCH, LongType())]
+        # First, because ages are read from bounds, which Delta keeps for the first 32 columns.
+        schema = StructType([*batch_fields, *fields])
         needed = {**needed_properties(schema), **(properties or {})}
         self.table.create_if_missing(schema, [BATCH], needed)
 
@@ -273,16 +276,16 @@ class Changeset:
         number = max(_newest_batch(read), merged) + 1
         ingested = F.current_timestamp()
         rows = stored.withColumns({INGESTED: ingested, BATCH: F.lit(number)})
-        # The transaction starts at the version from which the number was taken. If two take the
-        # same number, Delta refuses the later one.
+        # The write is based on the version that gave the number. If two writers take the same
+        # number, Delta refuses the later commit.
         pairs = {NUMBERED: number, **dict([own] if own else [])}
         if purged := _purged_from_source(read):
             pairs[PURGED] = purged
         if events.truncated is not None:
             pairs[EMPTIED] = number
         base = self.shape.table
-        if base is not None and _first_of(read, base.of_table) is None:
-            pairs[f"{FIRST}/{base.of_table}"] = number
+        if base is not None and first_batch_of_newest_base(read, base.table_id) is None:
+            pairs[f"{FIRST}/{base.table_id}"] = number
         self.table.write(rows, "append", applied=pairs, computed_from=read.version, check=check)
         return number
 
@@ -317,9 +320,7 @@ class Changeset:
 
     def untaken_values(self, batches: Batches) -> list[tuple[str, ...]]:
         """Return the paths, in the changeset, to values of events that no column takes."""
-        values = batches.table.schema[EVENT_VALUES].dataType
-        assert isinstance(values, StructType)
-        found = untaken(values, self.shape)
+        found = untaken(values_type(batches.table.schema), self.shape)
         has_some = [F.max(is_there) for is_there in found.values()]
         row = batches.table.read_files(batches.files).agg(*has_some).first() if found else None
         return [] if row is None else [path for path, has in zip(found, row, strict=True) if has]
@@ -333,9 +334,7 @@ class Changeset:
         newest = batches.table.last_applied(EMPTIED) or 0
         if newest <= batches.after and batches.were_appended_here:
             return None
-        sequence = batches.rows.schema[SEQUENCE].dataType
-        assert isinstance(sequence, StructType)
-        at_type = sequence["at"].dataType
+        at_type = sequence_at_type(batches.rows.schema)
         last = collectable(F.max(SEQUENCE)["at"], at_type)
         found = batches.rows.where(F.col(OPERATION) == TRUNCATE).agg(last).first()
         return None if found is None else as_constant(found[0], at_type)
@@ -349,7 +348,7 @@ class Changeset:
         snapshot = self.table.snapshot()
         number = F.col("partitionValues")[snapshot.physical_names[BATCH]].cast("bigint")
         files = snapshot.files.where(number > batch)
-        # Upkeep rewrites files, and rows keep the time at which they came.
+        # Upkeep rewrites files, but the rows keep the time at which they were appended.
         ingested = F.get_json_object("stats", f"$.minValues['{snapshot.physical_names[INGESTED]}']")
         batches = files.select(  # one job, where aggregates would take three
             number.alias("batch"),

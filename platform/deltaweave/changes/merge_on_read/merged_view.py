@@ -28,7 +28,7 @@ from pyspark.sql.types import DateType, IntegerType, LongType, StringType, Times
 from deltaweave.changes.current import UPSERTED, combined, new_row
 from deltaweave.changes.epochs import NEWEST, unless_of_other_log
 from deltaweave.changes.events import EVENT_VALUES, INSERTED, SEQUENCE, EventShape
-from deltaweave.changes.tombstones import DELETED
+from deltaweave.changes.side_tables import DELETED
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import quoted
 
@@ -99,15 +99,17 @@ class MergedView:
             rows = replace(self, base=others, generated={}).rows(method)
             return rows.selectExpr("*", *self._generated())
         if method == "left_join_inserts" and (self.is_emptied or self.may_be_merged):
-            method = "left_join_anti_join"  # the base may have lost keys, or have inserted ones
+            method = "left_join_anti_join"  # the base may lack keys, or already have inserted ones
         if method == "double_rank":
-            return self._ranked()
+            return self._newest_ranked()
         if method == "full_outer_join":
             return self._joined("full_outer", self.changes)
         if method == "left_join_anti_join":
-            return self._joined("left", self._sent(self.changes)).unionByName(self._not_in_base())
+            return self._joined("left", self._broadcast_if_small(self.changes)).unionByName(
+                self._not_in_base()
+            )
         if method == "anti_join":
-            return self._replaced()
+            return self._anti_joined()
         if INSERTED not in self.changes.columns:
             raise StatementError(
                 "left_join_inserts needs `inserts`, which says which events insert.",
@@ -121,8 +123,8 @@ class MergedView:
         is_untold = F.col(INSERTED).isNull() | F.col(DELETED).isNotNull()
         returned = others.where(is_untold & F.col(UPSERTED).isNotNull())
         return (
-            self._joined("left", self._sent(others))
-            .unionByName(self._new(self.changes.where(is_insert)))
+            self._joined("left", self._broadcast_if_small(others))
+            .unionByName(self._as_new_rows(self.changes.where(is_insert)))
             .unionByName(replace(self, changes=returned)._not_in_base())
         )
 
@@ -133,7 +135,7 @@ class MergedView:
             for name, sql in self.generated.items()
         ]
 
-    def _sent(self, changes: DataFrame) -> DataFrame:
+    def _broadcast_if_small(self, changes: DataFrame) -> DataFrame:
         return F.broadcast(changes) if self.broadcasts else changes
 
     @property
@@ -155,10 +157,10 @@ class MergedView:
         )
         keys = {key: f"b.{quoted(key)}" for key in self._keys}
         if how == "full_outer":
-            keys = {key: f"coalesce({of}, c.{quoted(key)})" for key, of in keys.items()}
+            keys = {key: f"coalesce({own}, c.{quoted(key)})" for key, own in keys.items()}
         return _selected(joined.where(after.is_there), {**keys, **after.values})
 
-    def _replaced(self) -> DataFrame:
+    def _anti_joined(self) -> DataFrame:
         if not self._replaces:
             raise StatementError(
                 "anti_join needs changes that are whole rows and newer than all of the base.",
@@ -167,24 +169,26 @@ class MergedView:
             )
         keys = self.changes.select(*map(quoted, self._keys))
         kept = with_other_keys(self.base, keys, self._keys, broadcasts=self.broadcasts)
-        return kept.unionByName(self._new(self.changes))
+        return kept.unionByName(self._as_new_rows(self.changes))
 
     def _not_in_base(self) -> DataFrame:
         """Return the changes of keys that the base lacks, as rows."""
         keys = [quoted(key) for key in self._keys]
         # First find the changed keys that the base has: this reads only its keys, without a
         # shuffle.
-        changed = self._sent(self.changes.select(*keys))
+        changed = self._broadcast_if_small(self.changes.select(*keys))
         known = self.base.select(*keys).join(changed, self._keys, "left_semi")
-        return self._new(self.changes.join(self._sent(known), self._keys, "left_anti"))
+        return self._as_new_rows(
+            self.changes.join(self._broadcast_if_small(known), self._keys, "left_anti")
+        )
 
-    def _new(self, changes: DataFrame) -> DataFrame:
+    def _as_new_rows(self, changes: DataFrame) -> DataFrame:
         """Convert changes of keys that the base lacks to new rows."""
         alive = changes.where(F.col(UPSERTED).isNotNull())
         keys = {key: quoted(key) for key in self._keys}
         return _selected(alive, {**keys, **new_row(self.shape, quoted)})
 
-    def _ranked(self) -> DataFrame:
+    def _newest_ranked(self) -> DataFrame:
         if self.shape.is_partial:
             raise StatementError(
                 "double_rank keeps whole rows, but these events may leave columns out.",
@@ -207,8 +211,8 @@ class MergedView:
         ranked = both.withColumn("_cdc_rank", F.row_number().over(newest_first))
         is_first = "_cdc_rank = 1 AND NOT _cdc_gone"
         if fields := self.shape.log_fields:
-            of_key = F.max(NEWEST).over(Window.partitionBy(*keys))
-            ranked = ranked.withColumn(NEWEST, of_key)
+            newest_of_key = F.max(NEWEST).over(Window.partitionBy(*keys))
+            ranked = ranked.withColumn(NEWEST, newest_of_key)
             names = {key: quoted(key) for key in self._keys}
             first = unless_of_other_log("NOT _cdc_gone", fields, names, NEWEST, SEQUENCE)
             is_first = f"CASE WHEN _cdc_rank = 1 THEN {first} ELSE false END"

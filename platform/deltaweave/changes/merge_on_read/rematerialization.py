@@ -11,10 +11,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, TimestampType
 
-from deltaweave._validation import check_choice
 from deltaweave.changes.current import apply_to_current_rows
 from deltaweave.changes.events import Events, count_events
-from deltaweave.changes.lineage import OfOneLine, line_of
 from deltaweave.changes.merge_on_read.merged_view import MergedView
 from deltaweave.changes.merge_on_read.sides import KnownDeletes, Sides
 from deltaweave.changes.merge_on_read.watermark import (
@@ -24,8 +22,8 @@ from deltaweave.changes.merge_on_read.watermark import (
     retire_earlier_watermark,
     watermark_id,
 )
-from deltaweave.changes.side_table import noted_at_present
-from deltaweave.changes.tombstones import Tombstones
+from deltaweave.changes.restores import LineageLease, lineage_lease
+from deltaweave.changes.side_tables import Tombstones, noted_at_present
 from deltaweave.delta.commit import TransactionId, without_session_transaction_id
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.errors import CommitConflictError, StatementError
@@ -35,6 +33,7 @@ from deltaweave.table import Table
 logger = logging.getLogger(__name__)
 
 RematerializationStrategy = Literal["merge", "overwrite", "replace_where", "auto"]
+REMATERIALIZATION_STRATEGIES: tuple[str, ...] = get_args(RematerializationStrategy)
 
 # Above this share of changed rows, a table with deletion vectors is rewritten.
 _MARKED_SHARE = 0.3
@@ -55,12 +54,6 @@ class Rematerialized:
     version: int
     batch: int
     strategy: str
-
-
-def check_strategy(strategy: str, base: Table) -> None:
-    """Raise a StatementError if a strategy is unknown."""
-    known = get_args(RematerializationStrategy)
-    check_choice("strategy", strategy, known, table=base.path_or_name, operation="rematerializing")
 
 
 def best_strategy(base: Table, num_changes: int) -> RematerializationStrategy:
@@ -101,9 +94,9 @@ def touched_partitions(base: Table, view: MergedView) -> str:
     rows = view.rows("left_join_anti_join")
     after = rows.join(changed, keys, "left_semi").select(*map(quoted, columns))
     touched = before.unionByName(after).distinct()
-    of_each = [_equals(name, touched.schema[name].dataType) for name in columns]
-    conditions = touched.select(F.concat_ws(" AND ", *of_each).alias("condition"))
-    # At most as many rows as partitions, which the log lists anyway.
+    equalities = [_equals(name, touched.schema[name].dataType) for name in columns]
+    conditions = touched.select(F.concat_ws(" AND ", *equalities).alias("condition"))
+    # One row for each partition at most; the log lists these anyway.
     return " OR ".join(f"({row.condition})" for row in conditions.collect()) or "false"
 
 
@@ -123,7 +116,7 @@ def _equals(name: str, data_type: DataType) -> Column:
     else:
         text = column.cast("string")
         token = F.concat(F.lit("'"), text, F.lit("'"))
-        # What settings may change in a token of SQL (`identifiers.literal`).
+        # Settings change how SQL reads these characters in a token (`identifiers.literal`).
         in_bytes = F.concat(F.lit("CAST(X'"), F.hex(text), F.lit("' AS STRING)"))
         text = F.when(text.rlike(r"['\\$]"), in_bytes).otherwise(token)
         value = F.concat(F.lit("CAST("), text, F.lit(f" AS {data_type.simpleString()})"))
@@ -143,11 +136,11 @@ def rewrite_base(
 
     Args:
         sides: The base and its changeset.
-        view: The view of that version and of the batches up to `until`.
-        read: The version.
+        view: The view of the version `read` of the base, and of the batches up to `until`.
+        read: The version of the base.
         until: The newest batch in the view.
         strategy: `overwrite` or `replace_where`.
-        noted: What the commit names of the deletes that were remembered for it.
+        noted: The transaction ids that name the deletes which were remembered for this commit.
 
     Returns:
         The committed version; None if another run brought the batches in meanwhile.
@@ -180,29 +173,29 @@ def _merge_events(
     tombstones: Tombstones,
     read: TableSnapshot,
     until: int,
-    line: OfOneLine,
+    lease: LineageLease,
 ) -> int | None:
     """Merge events into the base; None if another run brought them in meanwhile."""
     applied = TransactionId(watermark_id(read.id), until)
     restored = restored_watermark(read, until)
     if restored is None:
-        return apply_to_current_rows(base, events, tombstones, applied, line).version
-    line = line.with_transaction_id(applied, restored)
-    return apply_to_current_rows(base, events, tombstones, None, line).version
+        return apply_to_current_rows(base, events, tombstones, applied, lease).version
+    lease = lease.with_transaction_id(applied, restored)
+    return apply_to_current_rows(base, events, tombstones, None, lease).version
 
 
 @without_session_transaction_id()
 def rematerialized(sides: Sides, strategy: RematerializationStrategy) -> Rematerialized | None:
     """Merge all current batches into the base; see `MergeOnReadTable.rematerialize`."""
     base = sides.base
-    base.snapshot()  # names the base in the error where there is none
+    base.snapshot()  # if there is no base, the error names it
     if not sides.changes.exists():
         return None
     moment = at_one_moment(base, sides.changes, sides.shape)
     snapshot, batches = moment.base, moment.batches
     until = batches.newest
     if until <= batches.after:
-        sides.settle()  # so that also those who read the log alone see that nothing is pending
+        sides.settle()  # for readers of the log alone, who then see that nothing is pending
         return None
     events = count_events(batches.rows, moment.changeset.shape)
     chosen = best_strategy(base, events.count) if strategy == "auto" else strategy
@@ -210,19 +203,23 @@ def rematerialized(sides: Sides, strategy: RematerializationStrategy) -> Remater
         chosen = "overwrite"  # all partitions change
     tombstones = Tombstones.of(base)
     tombstones.settle()
-    keep_for = sides.options.late_by + sides.options.keep_merged_for  # for views by name
-    line = line_of(snapshot, tombstones.remember(events, keep_for, noted_at_present()))
+    keep_for = (
+        sides.options.late_by + sides.options.keep_merged_for
+    )  # views by name still show these batches
+    lease = lineage_lease(snapshot, tombstones.remember(events, keep_for, noted_at_present()))
     if chosen == "merge":
-        written = _merge_events(base, events, tombstones, snapshot, until, line)
+        written = _merge_events(base, events, tombstones, snapshot, until, lease)
     else:
         known = tombstones.version()
         whole, deletes = snapshot.read_whole(), KnownDeletes(tombstones, known)
         view = sides.view(snapshot, whole, batches, events, deletes, asks_order=True)
-        written = rewrite_base(sides, view, snapshot, until, chosen, line.marks)
+        written = rewrite_base(sides, view, snapshot, until, chosen, lease.marks)
         if written is not None and tombstones.version() != known:
-            # Other runs remembered deletes meanwhile. This commit may have just written rows of
-            # these keys that the base did not hold before.
-            apply_to_current_rows(base, events, tombstones, None, line_of(base.snapshot(written)))
+            # Other runs remembered deletes in between. This commit may have written rows of their
+            # keys, which the base did not have before.
+            apply_to_current_rows(
+                base, events, tombstones, None, lineage_lease(base.snapshot(written))
+            )
     if written is None:
         return None
     retire_earlier_watermark(base)

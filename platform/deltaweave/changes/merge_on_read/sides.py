@@ -36,10 +36,8 @@ from deltaweave.changes.merge_on_read.watermark import (
     settle_watermark,
 )
 from deltaweave.changes.options import MergeOnReadOptions, condition_of_keys
-from deltaweave.changes.side_table import encryption_of
-from deltaweave.changes.stored_events import check_are_of, completed
+from deltaweave.changes.side_tables import Tombstones, check_are_of, completed, encryption_of
 from deltaweave.changes.table_columns import TableColumns, generated, is_computed, numbered
-from deltaweave.changes.tombstones import Tombstones
 from deltaweave.delta.commit import TransactionId
 from deltaweave.delta.jvm import column_named, selected
 from deltaweave.delta.log import TableSnapshot, always_strict
@@ -115,16 +113,16 @@ class Sides:
         schema = base.schema
         sequence = schema[SEQUENCE].dataType if SEQUENCE in schema.names else None
         keys = self.options.spelled_as(schema.names).keys
-        # Beside whole events there may be some that leave columns out, as their batches say.
+        # Some batches may have events that leave columns out, beside others with whole events.
         is_partial = COLUMN_SEQUENCES in schema.names and not self.options.ignore_null_updates
-        of_user = [name for name in schema.names if not name.startswith(PREFIX)]
+        user_columns = [name for name in schema.names if not name.startswith(PREFIX)]
         shape = EventShape(
             keys=tuple(keys),
             sequence_by=F.col(SEQUENCE),
             deletes=None,
             truncates=None,
             columns=tuple(
-                name for name in of_user if name not in keys and not is_computed(schema[name])
+                name for name in user_columns if name not in keys and not is_computed(schema[name])
             ),
             present=self.options.present_columns or (PRESENT if is_partial else None),
             ignore_nulls=self.options.ignore_null_updates,
@@ -133,7 +131,9 @@ class Sides:
             ),
             table=self.columns(base),
         )
-        self._check_has(keys, of_user, f"Give keys= from its columns: {', '.join(of_user)}.")
+        self._check_has(
+            keys, user_columns, f"Give keys= from its columns: {', '.join(user_columns)}."
+        )
         self._check_has(
             OWN_COLUMNS if shape.is_partial else OWN_COLUMNS[:1],
             schema.names,
@@ -153,7 +153,7 @@ class Sides:
 
     @retried_after_conflict
     def settle(self) -> None:
-        """Keep what a RESTORE of the base left of batches and deletes, while the log shows it."""
+        """Record which batches and deletes a RESTORE of the base left, while the log shows it."""
         settle_watermark(self.base, self.changes, self.shape)
         Tombstones.of(self.base).settle()
 
@@ -185,8 +185,8 @@ class Sides:
             asks_order: Whether to find out if all changes are newer than the base.
         """
         while True:
-            # If the remembered deletes are the same before and after the batches were listed, all
-            # are as they were when these were listed. Later deletes are those of later batches.
+            # Deletes that are the same before and after the listing of batches are those at its
+            # time. Later deletes are those of later batches.
             deletes = KnownDeletes.newest_of(self.base)
             moment = at_one_moment(self.base, self.changes, self.shape)
             if KnownDeletes.newest_of(self.base).are(deletes):
@@ -203,7 +203,7 @@ class Sides:
         return self.view(moment.base, base, batches, events, deletes, asks_order=asks_order)
 
     def rows_when_read(self) -> DataFrame:
-        """Return the rows that both sides have whenever they are read, whatever is set then.
+        """Return rows that are read from both sides when they are used, whatever the settings then.
 
         Batches that the base has now are left out, because it may lose rows of them later.
         """

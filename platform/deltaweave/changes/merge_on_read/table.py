@@ -26,9 +26,9 @@ from deltaweave.changes.events import read_events
 from deltaweave.changes.merge_on_read.changeset import Changeset, Pending
 from deltaweave.changes.merge_on_read.merged_view import METHODS, ViewMethod
 from deltaweave.changes.merge_on_read.rematerialization import (
+    REMATERIALIZATION_STRATEGIES,
     RematerializationStrategy,
     Rematerialized,
-    check_strategy,
     rematerialized,
 )
 from deltaweave.changes.merge_on_read.sides import Sides, visible
@@ -145,12 +145,12 @@ class MergeOnReadTable:
 
     def _append(self, source: DataFrame, applied: TransactionId | None) -> int | None:
         shape = self._options.shape(self.base, source)
-        of, rescued = self.changes.path_or_name, self._options.rescued
-        events = read_events(source, shape, table=of, rescues=self._rescues)
+        name, rescued = self.changes.path_or_name, self._options.rescued
+        events = read_events(source, shape, table=name, rescues=self._rescues)
         self.warnings = tuple(dict.fromkeys((*self.warnings, *events.warnings)))
         try:
             if events.unusable is not None and self.base.exists():
-                # before these are rescued
+                # Before the unusable events are put aside.
                 self._sides.check_keys(replace(shape, table=self._sides.columns()))
             rescue(events, self.base, rescued, holder=self.changes, transaction_id=applied)
             if not events.count:
@@ -186,8 +186,8 @@ class MergeOnReadTable:
 
         def append(batch: DataFrame, number: int) -> None:
             # Not from the query that start() returns, because the first batch may run before that.
-            [of_checkpoint] = [q.id for q in stream.sparkSession.streams.active if q.name == name]
-            self.append(batch, applied=(f"deltaweave/stream/{of_checkpoint}", number))
+            [checkpoint_id] = [q.id for q in stream.sparkSession.streams.active if q.name == name]
+            self.append(batch, applied=(f"deltaweave/stream/{checkpoint_id}", number))
 
         writer = stream.writeStream.queryName(name).option("checkpointLocation", checkpoint)
         runs = writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)
@@ -294,7 +294,14 @@ class MergeOnReadTable:
                 and this can be repeated.
             DeltaweaveError: Anything else; the base is as it was.
         """
-        check_strategy(strategy, self.base)
+        table = self.base.path_or_name
+        check_choice(
+            "strategy",
+            strategy,
+            REMATERIALIZATION_STRATEGIES,
+            table=table,
+            operation="rematerializing",
+        )
         with self._in_own_session() as own:
             return rematerialized(own._sides, strategy)
 
@@ -313,7 +320,7 @@ class MergeOnReadTable:
         before = datetime.now(timezone.utc) - self._options.keep_merged_for
         version = self.base.version_at(before)
         merged = 0 if version is None else merged_batch(self.base, self.changes, version)
-        merged = min(merged, self.merged_batch())  # a RESTORE may have taken them out since
+        merged = min(merged, self.merged_batch())  # a RESTORE may have undone them since
         if not merged:
             return 0
         Changeset(self.changes, self._sides.shape()).purge(merged)

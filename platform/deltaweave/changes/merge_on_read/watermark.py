@@ -16,10 +16,8 @@ from typing import Any
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
 
-from deltaweave.changes.commit_lines import keep
 from deltaweave.changes.conversions import by_case
 from deltaweave.changes.events import EVENT_VALUES, OPERATION, SEQUENCE, TRUNCATE, EventShape
-from deltaweave.changes.lineage import cloned_by, newest_in_line, source_of
 from deltaweave.changes.merge_on_read.changeset import (
     BATCH,
     PURGED,
@@ -29,8 +27,8 @@ from deltaweave.changes.merge_on_read.changeset import (
     first_batch,
     may_hold_of_another_base,
 )
-from deltaweave.changes.side_table import lost_keys
-from deltaweave.changes.stored_events import ITEM
+from deltaweave.changes.restores import cloned_by, keep, newest_in_line, source_of
+from deltaweave.changes.side_tables import ITEM, lost_keys
 from deltaweave.delta.jvm import collected, suppress_cleanup_errors
 from deltaweave.delta.log import Commit, TableSnapshot, are_bounded, are_without_nulls, bounds
 from deltaweave.errors import NOTHING_DONE, DeltaweaveError, SourceError
@@ -51,7 +49,7 @@ _SAMPLED_ROWS = 1_000
 _SURELY_SMALL_SHARE = 0.01
 _SURELY_FEW_ROWS = 500_000
 
-_in_sources: dict[tuple[str, str, int, int], tuple[_Merged, int]] = {}
+merged_in_sources: dict[tuple[str, str, int, int], tuple[_Merged, int]] = {}
 
 
 def watermark_id(base_id: str) -> str:
@@ -60,9 +58,9 @@ def watermark_id(base_id: str) -> str:
 
 
 def surely_merged(watermark: int) -> int:
-    """Return the newest batch that a base surely has by its watermark.
+    """Return the newest batch that a base surely has, by its watermark.
 
-    A watermark below 0 says that it may have later ones, too; -1 that it surely has none.
+    A watermark of -1 - n stands for batch n, and perhaps later ones; of -1, for perhaps some.
     """
     return max(watermark, _with_doubt(watermark))
 
@@ -105,7 +103,7 @@ def settle_watermark(
     merged = _merged_beside(newest, changes)
     batch = merged.batch
     if merged.restored_at_ms is not None and changes.exists():
-        batches = _after(Changeset(changes, shape_of(newest)), newest)
+        batches = _batches_after_watermark(Changeset(changes, shape_of(newest)), newest)
         if batches.purged > batches.after:
             return
         batch = batches.after
@@ -149,7 +147,7 @@ class _Merged:
 def _merged_in(snapshot: TableSnapshot) -> _Merged:
     """Return the newest batch in a version of the base, by the commits that it consists of.
 
-    RESTORE leaves the watermark as it is, and removes the rows of batches.
+    RESTORE keeps the watermark, and removes the rows of batches.
     """
     application_id = watermark_id(snapshot.id)
     if snapshot.last_applied(application_id) is not None:
@@ -175,7 +173,7 @@ def _merged_beside(base: TableSnapshot, changes: Table) -> _Merged:
     return _merged_in_source(base, changes.snapshot() if changes.exists() else None, merged)
 
 
-def _after(changeset: Changeset, base: TableSnapshot) -> Batches:
+def _batches_after_watermark(changeset: Changeset, base: TableSnapshot) -> Batches:
     """Return the batches that a version of a base lacks.
 
     Batches are purged once it is known that the base has them. So if the log of the base no
@@ -227,23 +225,23 @@ def _merged_in_source(
 
 
 def _found_in_source(base: TableSnapshot, clone: Commit) -> tuple[_Merged, int]:
-    """Find the batches in the table from which a base was cloned, be it by way of other clones.
+    """Find the batches in the table from which a base was cloned, also by way of other clones.
 
     Returns:
-        They, and when that table was cloned, in ms since 1970. Neither changes, so a process asks
-        a source once.
+        The batches, and when that table was cloned, in ms since 1970. Neither changes, so a process
+        reads a source once.
 
     Raises:
         DeltaweaveError: A source cannot be read.
     """
     key = (base.data_path, base.id, clone.version, clone.at_ms)
-    if key in _in_sources:
-        return _in_sources[key]
+    if key in merged_in_sources:
+        return merged_in_sources[key]
     source = source_of(base, clone).version
     merged = _merged_in(source)
     earlier = None if merged.is_named else cloned_by(source, -1)
     found = (merged, clone.at_ms) if earlier is None else _found_in_source(source, earlier)
-    keep(_in_sources, key, found)
+    keep(merged_in_sources, key, found)
     return found
 
 
@@ -275,11 +273,11 @@ def at_one_moment(
         SourceError: Some of these batches were purged, or their columns are not found.
     """
     while True:
-        # The base is read first: batches that are merged meanwhile are then read twice, which
-        # changes nothing.
+        # The base is read first, so that no batch is missed: one that is merged between the two
+        # reads counts as pending.
         snapshot = base.snapshot()
         changeset = Changeset(changes, shape_of(snapshot))
-        batches = _after(changeset, snapshot)
+        batches = _batches_after_watermark(changeset, snapshot)
         if batches.purged <= batches.after:
             _check_have_columns(base, snapshot, changeset, batches)
             return Moment(snapshot, changeset, batches)
@@ -339,7 +337,8 @@ def _may_lack_keys(changeset: Changeset, batches: Batches) -> bool:
         return False
     names = [[held[n].name for n in shape.stored_names(key) if n in held] for key in shape.keys]
     return not all(
-        len(of) == 1 and are_without_nulls(batches.table, batches.files, of) for of in names
+        len(held_names) == 1 and are_without_nulls(batches.table, batches.files, held_names)
+        for held_names in names
     )
 
 
@@ -362,8 +361,8 @@ def check_keys_are_as_pending(
         return
     snapshot = base.snapshot()
     changeset = Changeset(changes, shape_of(snapshot))
-    batches = _after(changeset, snapshot)
-    is_of_this = batches.first_of(snapshot.id) is not None
+    batches = _batches_after_watermark(changeset, snapshot)
+    is_of_this = first_batch(batches.table, snapshot.id) is not None
     if is_of_this or not batches.are_of_another_base(snapshot.id):
         _check_have_columns(base, snapshot, changeset, batches)
 
@@ -405,7 +404,7 @@ def _lacks_key(changeset: Changeset, batches: Batches) -> str:
     for key in shape.keys:
         names = [held[name].name for name in sorted(shape.stored_names(key)) if name in held]
         if not names:
-            return ""  # as all of them do
+            return ""  # all stored events lack it
         lacks.append(" AND ".join(f"{quoted(name)} IS NULL" for name in names))
     return f" AND {lacks[0]}" if len(lacks) == 1 else f" AND ({' OR '.join(lacks)})"
 
@@ -430,7 +429,7 @@ def are_newer(changes: Batches, base: TableSnapshot, sequence: StructType) -> bo
     beyond the first 32 columns, or of a type without bounds.
     """
     files = base.file_list()
-    for path, data_type in _parts([SEQUENCE], sequence):
+    for path, data_type in _sequence_parts([SEQUENCE], sequence):
         # NaN is above all other numbers and is not in bounds.
         if not are_bounded(data_type) or isinstance(data_type, FloatType | DoubleType):
             return False
@@ -438,7 +437,10 @@ def are_newer(changes: Batches, base: TableSnapshot, sequence: StructType) -> bo
             return True
         [held] = bounds(base, files, [(path, data_type)])
         [pending] = bounds(changes.table, changes.files, [(path, data_type)])
-        highs, lows = _known(held.highs, held.are_null), _known(pending.lows, pending.are_null)
+        highs, lows = (
+            _known_bounds(held.highs, held.are_null),
+            _known_bounds(pending.lows, pending.are_null),
+        )
         if highs is None or lows is None:
             return False
         if not highs or not lows or bool(max(highs) < min(lows)):
@@ -448,16 +450,16 @@ def are_newer(changes: Batches, base: TableSnapshot, sequence: StructType) -> bo
     return False
 
 
-def _parts(path: list[str], data_type: DataType) -> Iterator[tuple[list[str], DataType]]:
+def _sequence_parts(path: list[str], data_type: DataType) -> Iterator[tuple[list[str], DataType]]:
     """Yield the parts of a sequence, in their order."""
     if not isinstance(data_type, StructType):
         yield path, data_type
         return
     for field in data_type:
-        yield from _parts([*path, field.name], field.dataType)
+        yield from _sequence_parts([*path, field.name], field.dataType)
 
 
-def _known(ends: list[Any], are_null: list[bool]) -> list[Any] | None:
+def _known_bounds(ends: list[Any], are_null: list[bool]) -> list[Any] | None:
     """Return the bounds of the files that hold values; None if one of them has no bounds."""
     ends = [end for end, is_null in zip(ends, are_null, strict=True) if not is_null]
     return None if None in ends else ends

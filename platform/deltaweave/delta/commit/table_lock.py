@@ -49,7 +49,7 @@ _WITHOUT_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
 # Another user's new lock file is open to its creator alone for a moment.
 _SECONDS_TO_ADMIT_WRITERS = 2
 
-_MOUNTS = Path("/proc/self/mountinfo")
+MOUNTS = Path("/proc/self/mountinfo")
 # Disks of one host, or of virtual machines that do not share them.
 _OF_ONE_HOST = re.compile(
     r"apfs|bcachefs|btrfs|exfat|ext[234]|f2fs|fuseblk|jfs|ntfs3?|overlay|ramfs|reiserfs|rootfs|tmpfs"
@@ -115,7 +115,7 @@ def _mount(directory: Path) -> _Mount:
     found = _Mount()
     resolved, longest = os.path.realpath(directory), 0
     with suppress(OSError):
-        for line in _MOUNTS.read_text(errors="surrogateescape").splitlines():
+        for line in MOUNTS.read_text(errors="surrogateescape").splitlines():
             of_mount, _, of_system = line.partition(" - ")
             point, own_options = (_decoded(each) for each in of_mount.split(" ")[4:6])
             kind, _, options = of_system.split(" ")[:3]
@@ -247,10 +247,10 @@ class TableLock:
             if locked is not None:
                 return locked
             if limit is None:
-                limit, holder = self._limit_seconds(), _holder(path)
+                limit, holder = self._limit_seconds(), lock_holder(path)
                 logger.info("%s: waits for a commit of %s", path.parent, holder)
             if waited >= limit:
-                current = _holder(path)
+                current = lock_holder(path)
                 if (
                     limit == 0
                     or no_locks
@@ -363,7 +363,7 @@ def _without_file(path: Path, directory: Path | None, error: OSError) -> LockFil
     raise UnusableLockFileError(f"{path} cannot be opened: {error}") from error
 
 
-def _holder(path: Path) -> str:
+def lock_holder(path: Path) -> str:
     """Return who holds the lock now, as far as it is known."""
     try:
         with closing(LockFile(path, create=False)) as file:

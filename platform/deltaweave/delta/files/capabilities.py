@@ -167,7 +167,7 @@ def capability(
         return no(f"{column.name!r} is compared as {compared_as.simpleString()}")
     if not _is_of_allowed_type(kind, use, reading):
         return no(f"column {column.name!r} is of type {kind.simpleString()}")
-    unknown = next(_refused_metadata(column, use), None)
+    unknown = next(refused_metadata(column, use), None)
     if unknown == OF_LIMITED_LENGTH:
         return no(f"{column.name!r} is of limited length")
     if unknown is not None:
@@ -204,7 +204,7 @@ def _parts(kind: DataType) -> list[DataType]:
     return [field.dataType for field in kind.fields] if isinstance(kind, StructType) else []
 
 
-def _refused_metadata(column: StructField, use: Use) -> Iterator[str]:
+def refused_metadata(column: StructField, use: Use) -> Iterator[str]:
     """Yield the keys of a column's metadata, and of fields within it, that are not allowed."""
     yield from _refused_keys(column, use)
     found = [column.dataType]

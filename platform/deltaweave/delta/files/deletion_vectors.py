@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Reading an existing vector takes some calls of the JVM. With 100 of them, a merge took half of the
 # time that it took with Spark's jobs.
-_FEW_VECTORS = 200
+FEW_VECTORS = 200
 # Delta's portable format: this comes before the bitmap, which RoaringBitmap serializes
 # (Delta protocol, section "Deletion Vector Format").
 _MAGIC_NUMBER = (1681511377).to_bytes(4, "little")
@@ -111,7 +111,7 @@ def mark_rows(
 
 def may_mark_on_driver(touched: FileList) -> bool:
     """Return whether `mark_on_driver` can mark rows of these files: each vector costs JVM calls."""
-    return touched.num_vectors <= _FEW_VECTORS
+    return touched.num_vectors <= FEW_VECTORS
 
 
 def mark_on_driver(

@@ -48,7 +48,7 @@ _PIECE = 2_700
 _WHOLE = 80_000
 
 # What is known of the JVM of each SparkContext, for all of its sessions.
-_NAMES: WeakKeyDictionary[SparkContext, Names] = WeakKeyDictionary()
+NAMES: WeakKeyDictionary[SparkContext, Names] = WeakKeyDictionary()
 _RELEASES: WeakKeyDictionary[SparkContext, tuple[str, str]] = WeakKeyDictionary()
 _MADE: WeakKeyDictionary[SparkContext, dict[str, JavaObject]] = WeakKeyDictionary()
 
@@ -135,14 +135,14 @@ class Jvm:
     def of(cls, spark: SparkSession) -> Jvm:
         """Return the session's JVM; check the Spark and Delta versions on first use."""
         context = spark.sparkContext
-        if context not in _NAMES:
+        if context not in NAMES:
             gateway: Any = context._gateway
             names = Names(gateway._gateway_client)
             found = _running(spark, names)
             check_pair(*found)
-            check_jar(spark.version, _jar(names))
-            _NAMES[context], _RELEASES[context] = names, found
-        return cls(spark, _NAMES[context])
+            check_jar(spark.version, delta_jar(names))
+            NAMES[context], _RELEASES[context] = names, found
+        return cls(spark, NAMES[context])
 
     @property
     def io(self) -> Names:
@@ -465,7 +465,7 @@ def _running(spark: SparkSession, names: Names) -> tuple[str, str]:
     return spark.version, str(Jvm.singleton(names.io.delta, "package").VERSION())
 
 
-def _jar(names: Names | Jvm) -> str:
+def delta_jar(names: Names | Jvm) -> str:
     """Return where Delta's classes are from; empty if the JVM does not know."""
     package = Jvm.singleton(names.io.delta, "package")
     source = package.getClass().getProtectionDomain().getCodeSource()

@@ -66,10 +66,10 @@ _DELTA_FORMAT = "org.apache.spark.sql.delta.DeltaParquetFileFormat"
 _NODE = "org.apache.spark.sql.catalyst.trees.TreeNode"
 
 # Files in one query, which holds them once more as rows and in its tasks: some 100 MB of a driver.
-_FILES_OF_A_QUERY = 100_000
+FILES_OF_A_QUERY = 100_000
 
 # With more files, the JVM calls for each of them take longer than they save.
-_FEW = 32
+FEW_FILES = 32
 _HIDDEN = ("_", ".")  # names that Spark's own listing of files leaves out
 _OF_VECTOR = ("storageType", "pathOrInlineDv", "offset")
 _OF_ROW_IDS = ("baseRowId", "defaultRowCommitVersion")
@@ -200,10 +200,10 @@ class FileList:
         return table
 
     def _query(self, further: dict[str, Column]) -> pyarrow.Table:
-        if (size := len(self)) > _FILES_OF_A_QUERY:
+        if (size := len(self)) > FILES_OF_A_QUERY:
             import pyarrow as pa
 
-            files, step = self.files.toVector(), _FILES_OF_A_QUERY
+            files, step = self.files.toVector(), FILES_OF_A_QUERY
             slices = (files.slice(begin, begin + step) for begin in range(0, size, step))
             parts = [FileList(self.spark, each, self.data_path)._query(further) for each in slices]
             return pa.concat_tables(parts)
@@ -486,7 +486,7 @@ def scan_of_known_files(
     """
     if scan.getClass().getSimpleName() != "LogicalRelation":
         return None  # padded text of CHAR columns is above the scan
-    if not 0 < len(files) <= _FEW or scan.relation().partitionSchema().length():
+    if not 0 < len(files) <= FEW_FILES or scan.relation().partitionSchema().length():
         return None
     adds = files.adds or []
     if any(add.get("deletionVector") or "baseRowId" in add for add in adds):

@@ -363,7 +363,7 @@ def newest_checkpoint(names: Iterable[str]) -> CheckpointFiles:
 _COMMIT = re.compile(r"\d{20}\.json")
 # Decoded bytes of the log, which Python holds as objects several times as big; longer logs are left
 # to Spark. Statistics that repeat may be a thousandth of their size in a checkpoint.
-_MAX_LOG_BYTES = 64 << 20
+MAX_LOG_BYTES = 64 << 20
 _ROWS_AT_ONCE = 1_000
 # Features that do not change which files a log lists; a table with another is left to Delta.
 _FEATURES = {"columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "v2Checkpoint"}
@@ -415,7 +415,7 @@ def _read_version(table: Path, log: Path) -> VersionOnDisk | None:
     version = checkpoint + len(commits)
     read = [log / each for each in (*parts, *commits)]
     is_whole = not commits or commits[-1] == commit_name(version)
-    if version < 0 or not is_whole or sum(each.stat().st_size for each in read) > _MAX_LOG_BYTES:
+    if version < 0 or not is_whole or sum(each.stat().st_size for each in read) > MAX_LOG_BYTES:
         return None
     metadata: TableMetadata | None = None
     files: dict[tuple[str, str], LogAction] = {}
@@ -447,7 +447,7 @@ def _actions(files: Sequence[Path]) -> Iterator[LogAction]:
         if file.suffix == ".parquet":
             for batch in _in_checkpoint(file):
                 decoded_bytes += batch.nbytes
-                if decoded_bytes > _MAX_LOG_BYTES:
+                if decoded_bytes > MAX_LOG_BYTES:
                     raise _LeftToSparkError("the checkpoint is long")
                 for row in batch.to_pylist():
                     yield {kind: _with_maps(each) for kind, each in row.items() if each is not None}

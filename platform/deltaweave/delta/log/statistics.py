@@ -122,6 +122,7 @@ class Bounds:
 def bounds(
     table: TableSnapshot, files: FileList, columns: Sequence[tuple[Sequence[str], DataType]]
 ) -> list[Bounds]:
+    """Return the bounds of values in each file, from its statistics as written."""
     """Return the bounds of some columns in each of the files.
 
     Statistics of a few files that are already in the driver are read without Spark.
@@ -134,7 +135,7 @@ def bounds(
     known = [_known_column(table.metadata, *column) for column in columns]
     found = None
     if files.adds is not None and files.statistics is not None and files.have_statistics:
-        found = _in_text(files.adds, files.statistics, known)
+        found = statistics_in_text(files.adds, files.statistics, known)
     if found is None:
         found = _queried(table, files, known)
     return [column.bounds(each) for column, each in zip(known, found, strict=True)]
@@ -147,7 +148,7 @@ def bounds_in_log(
 ) -> list[Bounds] | None:
     """Return the bounds of some columns by AddFiles alone; None if Spark has to read them."""
     known = [_known_column(metadata, *column) for column in columns]
-    found = _in_text(adds, [parsed(add.get("stats")) for add in adds], known)
+    found = statistics_in_text(adds, [parsed(add.get("stats")) for add in adds], known)
     if found is None:
         return None
     return [column.bounds(each) for column, each in zip(known, found, strict=True)]
@@ -165,12 +166,12 @@ def are_without_nulls(table: TableSnapshot, files: FileList, columns: Sequence[s
     if not set(columns) <= set(physical) - set(table.partition_columns):
         return False
     names = [physical[name] for name in columns]
-    counts = [_at(each.get("nullCount"), (name,)) for each in statistics for name in names]
+    counts = [value_at(each.get("nullCount"), (name,)) for each in statistics for name in names]
     return all(type(count) is int and count == 0 for count in counts)
 
 
 @dataclass(frozen=True)
-class _Raw:
+class RawStatistics:
     """The statistics of a column in each of some files, as written; None if missing."""
 
     lows: list[Any]
@@ -180,7 +181,7 @@ class _Raw:
 
 
 @dataclass(frozen=True)
-class _KnownColumn:
+class KnownColumn:
     """A column as the log has it.
 
     Attributes:
@@ -197,6 +198,7 @@ class _KnownColumn:
 
     @property
     def meaning(self) -> Meaning:
+        """What a bound in the log means for the column's values."""
         if self.is_partition:
             return Meaning(MEANINGS[type(self.data_type)].read)  # of exact values
         return MEANINGS[FloatType if self.was_single else type(self.data_type)]
@@ -206,7 +208,7 @@ class _KnownColumn:
         """Whether Spark reads its values in the session's time zone, as Delta does."""
         return self.is_partition and isinstance(self.data_type, TimestampType)
 
-    def bounds(self, raw: _Raw) -> Bounds:
+    def bounds(self, raw: RawStatistics) -> Bounds:
         """Convert the statistics to bounds of the column's values."""
         read, below, above = self.meaning.read, self.meaning.below, self.meaning.above
         if self.is_cast_by_spark:
@@ -226,21 +228,19 @@ class _KnownColumn:
         )
 
 
-def _known_column(
-    metadata: TableMetadata, path: Sequence[str], data_type: DataType
-) -> _KnownColumn:
+def _known_column(metadata: TableMetadata, path: Sequence[str], data_type: DataType) -> KnownColumn:
     field = metadata.fields_at(path)[-1]
     changes = (field.metadata or {}).get("delta.typeChanges", [])
     was_single = isinstance(field.dataType, FloatType) or any(
         change.get("fromType") == "float" for change in changes
     )
     is_partition = path[0] in metadata.partition_columns
-    return _KnownColumn(metadata.physical_path(path), data_type, is_partition, was_single)
+    return KnownColumn(metadata.physical_path(path), data_type, is_partition, was_single)
 
 
-def _in_text(
-    adds: Sequence[LogAction], statistics: Sequence[Statistics], columns: Sequence[_KnownColumn]
-) -> list[_Raw] | None:
+def statistics_in_text(
+    adds: Sequence[LogAction], statistics: Sequence[Statistics], columns: Sequence[KnownColumn]
+) -> list[RawStatistics] | None:
     """Read the statistics in the log's text; None if Spark has to read them."""
     if any(column.is_cast_by_spark for column in columns):
         return None
@@ -252,26 +252,28 @@ def _in_text(
             found.append(_partition_bounds([add["partitionValues"].get(name) for add in adds]))
             continue
         lows, highs, nulls = (
-            [_at(each.get(kind), column.path) for each in statistics] for kind in _KINDS
+            [value_at(each.get(kind), column.path) for each in statistics] for kind in _KINDS
         )
-        found.append(_Raw(lows, highs, nulls, rows))
+        found.append(RawStatistics(lows, highs, nulls, rows))
     return found
 
 
-def _partition_bounds(values: list[Any]) -> _Raw:
+def _partition_bounds(values: list[Any]) -> RawStatistics:
     """Return the statistics of a partition column; "" may mean null (Delta protocol)."""
     nulls = [None if value == "" else int(value is None) for value in values]
-    return _Raw(values, values, nulls, [1] * len(values))
+    return RawStatistics(values, values, nulls, [1] * len(values))
 
 
-def _at(found: Any, path: tuple[str, ...]) -> Any:
+def value_at(found: Any, path: tuple[str, ...]) -> Any:
     """Return the value at a path in statistics, or None."""
     for name in path:
         found = found.get(name) if isinstance(found, dict) else None
     return found
 
 
-def _queried(table: TableSnapshot, files: FileList, columns: Sequence[_KnownColumn]) -> list[_Raw]:
+def _queried(
+    table: TableSnapshot, files: FileList, columns: Sequence[KnownColumn]
+) -> list[RawStatistics]:
     """Read the statistics by a Spark query of the log."""
     asked = {"statistics": F.from_json("stats", _schema(columns))}
     for i, column in enumerate(columns):
@@ -301,11 +303,11 @@ def _queried(table: TableSnapshot, files: FileList, columns: Sequence[_KnownColu
             raw.append(_partition_bounds(in_order(found[f"partition_{i}"])))
             continue
         lows, highs, nulls = (in_order(_field(statistics, (kind, *column.path))) for kind in _KINDS)
-        raw.append(_Raw(lows, highs, nulls, rows))
+        raw.append(RawStatistics(lows, highs, nulls, rows))
     return raw
 
 
-def _schema(columns: Sequence[_KnownColumn]) -> StructType:
+def _schema(columns: Sequence[KnownColumn]) -> StructType:
     """Build Delta's schema of statistics, with these columns alone.
 
     Dates and times are read as text, so that the session's settings for parsing do not matter.
@@ -319,7 +321,7 @@ def _schema(columns: Sequence[_KnownColumn]) -> StructType:
     return StructType([NUM_RECORDS, *[StructField(*kind) for kind in kinds]])
 
 
-def _spelled(column: _KnownColumn) -> DataType:
+def _spelled(column: KnownColumn) -> DataType:
     """Return the type of a bound in JSON."""
     if isinstance(column.data_type, DecimalType):
         return column.data_type
@@ -380,7 +382,7 @@ def key_overlaps(table: TableSnapshot, files: FileList, columns: Sequence[str]) 
         columns: Columns as the table spells them, whose types `are_bounded` holds of.
     """
     known = bounds(table, files, _typed(table.schema, columns))
-    return [_overlap(name, each) for name, each in zip(columns, known, strict=True)]
+    return [key_overlap(name, each) for name, each in zip(columns, known, strict=True)]
 
 
 def key_overlaps_in_log(
@@ -390,7 +392,7 @@ def key_overlaps_in_log(
     known = bounds_in_log(metadata, adds, _typed(metadata.schema, columns))
     if known is None:
         return None
-    return [_overlap(name, each) for name, each in zip(columns, known, strict=True)]
+    return [key_overlap(name, each) for name, each in zip(columns, known, strict=True)]
 
 
 def bounded_columns(schema: StructType, names: Sequence[str], table: str) -> list[str]:
@@ -420,7 +422,8 @@ def _typed(schema: StructType, columns: Sequence[str]) -> list[tuple[tuple[str],
     return [((name,), schema[name].dataType) for name in columns]
 
 
-def _overlap(column: str, known: Bounds) -> KeyOverlap:
+def key_overlap(column: str, known: Bounds) -> KeyOverlap:
+    """Describe by a key column's bounds how many files a value may be in."""
     with_keys = [
         (low, high)
         for low, high, are_null in zip(known.lows, known.highs, known.are_null, strict=True)

@@ -94,7 +94,7 @@ def run_builtin_merge(parsed: ParsedMerge, location: str) -> BuiltinMerge:
     of_session = f"the session's last commit is of version {last}"
     try:
         with raise_hidden_interrupts():
-            later = _merges_after(spark, location, newest["version"])
+            later = merges_after(spark, location, newest["version"])
         # Others may have merged meanwhile, or the session may have committed to another table.
         own = next((commit for commit in later if str(commit["version"]) == last), None)
         if own is None:
@@ -121,9 +121,10 @@ def _run(parsed: ParsedMerge, location: str, read: int) -> None:
             raise
 
 
-def _merges_after(
+def merges_after(
     spark: SparkSession, location: str, version: int, *, or_unknown: bool = False
 ) -> list[Row]:
+    """Return the MERGE commits after a version, or also those of no known operation."""
     from delta.tables import DeltaTable
 
     history = DeltaTable.forPath(spark, location).history()
@@ -137,7 +138,7 @@ def _may_be_committed(spark: SparkSession, location: str, read: int) -> bool:
     try:
         # Without information about commits, a later one may be any operation.
         with raise_hidden_interrupts():
-            return bool(_merges_after(spark, location, read, or_unknown=True))
+            return bool(merges_after(spark, location, read, or_unknown=True))
     except Exception as error:
         logger.warning("%s: the history cannot be read: %s", location, reported_by(error))
         return True

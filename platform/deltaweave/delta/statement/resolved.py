@@ -129,14 +129,14 @@ def days_skipped_by_zone(spark: SparkSession) -> frozenset[date]:
         transitions = str(zone.toZoneId().getRules().getTransitions().toString())
         _SKIPPED[name] = frozenset(
             day
-            for day in _midnights(transitions)
+            for day in skipped_midnights(transitions)
             for number in [(day - date(1970, 1, 1)).days]
             if conversions.fromJavaDate(conversions.toJavaDate(number)) != number
         )
     return _SKIPPED[name]
 
 
-def _midnights(transitions: str) -> Iterator[date]:
+def skipped_midnights(transitions: str) -> Iterator[date]:
     """Yield the days whose midnight is in a gap of a zone's transitions, as java.time prints them.
 
     It prints the offset of UTC as Z, which Python 3.10 does not read.

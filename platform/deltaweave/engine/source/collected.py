@@ -360,7 +360,7 @@ def _rows_of_table(
     storage, read = storage_of(source.table), _readable(source, columns.all)
     if storage is None or read is None:
         return None
-    return _as_collected(merge, _rows_of_files(source, storage, read), columns, reads)
+    return collected_rows(merge, rows_of_files(source, storage, read), columns, reads)
 
 
 def _columns_read(
@@ -418,7 +418,7 @@ def _readable(source: SourceFiles, columns: Sequence[StructField]) -> list[Reada
     return allowed if len(allowed) == len(found) else None
 
 
-def _rows_of_files(
+def rows_of_files(
     source: SourceFiles, storage: Storage, columns: Sequence[ReadableColumn]
 ) -> pyarrow.Table:
     """Read the rows of the files, one after the other, with columns named as in the table."""
@@ -437,9 +437,10 @@ def _rows_of_files(
     return rows.rename_columns([column.name for column in columns])
 
 
-def _as_collected(
+def collected_rows(
     merge: ResolvedMerge, rows: pyarrow.Table, columns: _Columns, reads: TargetReads
 ) -> pyarrow.Table:
+    """Arrange the rows that were read as the columns that a merge reads of its source."""
     import pyarrow as pa
 
     def clause(kind: str) -> pyarrow.Array:

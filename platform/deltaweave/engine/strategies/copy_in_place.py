@@ -310,7 +310,7 @@ def _by_tasks(
     for path, row in done.items():
         if row["refused"]:
             logger.info("%s: Spark rewrites %s: %s", table_name, path, row["refused"])
-    _warn_of_failed(table_name, {path: row["failed"] for path, row in done.items()})
+    warn_of_failed_copies(table_name, {path: row["failed"] for path, row in done.items()})
     in_place = {path for path, row in done.items() if not (row["refused"] or row["failed"])}
     new = {
         path: (row["name"], row["size"], row["stats"])
@@ -330,7 +330,7 @@ def _by_tasks(
     return RewrittenInPlace(written, replacements, scan.touched.excluding(in_place))
 
 
-def _warn_of_failed(table: str, reasons: Mapping[str, str | None]) -> None:
+def warn_of_failed_copies(table: str, reasons: Mapping[str, str | None]) -> None:
     """Warn once of all files that tasks failed to rewrite.
 
     `reasons` has the class and the message of each file's error, or None. Messages may quote rows,

@@ -33,7 +33,7 @@ BATCH_BYTES = 16 << 20
 BATCH_ROWS = 32_768
 # Values that repeat the start of the value before are as long as all that their column stores, at
 # most. Maximum bytes and rows of a batch of such, and the rows below which Spark reads them faster.
-_BYTES_OF_REPEATED_STARTS = 64 << 20
+BYTES_OF_REPEATED_STARTS = 64 << 20
 _MAX_ROWS_OF_REPEATED_STARTS = 512
 _MIN_ROWS_OF_REPEATED_STARTS = 16
 
@@ -136,7 +136,7 @@ def _rows_of(columns: Sequence[pyarrow.parquet.ColumnChunkMetaData]) -> int:
     if sum(column.num_values * column.total_uncompressed_size for column in columns) <= BATCH_BYTES:
         return BATCH_ROWS
     stored = sum(column.total_uncompressed_size for column in columns)
-    rows = _BYTES_OF_REPEATED_STARTS // stored
+    rows = BYTES_OF_REPEATED_STARTS // stored
     if rows < _MIN_ROWS_OF_REPEATED_STARTS:
         names = ", ".join(column.path_in_schema for column in columns)
         raise NotRewritableError(

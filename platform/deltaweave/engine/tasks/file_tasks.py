@@ -227,7 +227,7 @@ def holders_of(
         import pyarrow as pa
 
         for batch in batches:
-            found = [_may_hold(value.as_buffer(), hashes) for value in batch.column("filter")]
+            found = [filter_may_hold(value.as_buffer(), hashes) for value in batch.column("filter")]
             yield pa.record_batch([batch.column("path"), pa.array(found)], ["path", "may_hold"])
 
     return holders
@@ -258,7 +258,8 @@ def _filter(location: str, hashes: numpy.ndarray) -> pyarrow.RecordBatch:
     return pa.record_batch(columns, ["location", "filter"])
 
 
-def _may_hold(filter_: pyarrow.Buffer, hashes: numpy.ndarray) -> bool:
+def filter_may_hold(filter_: pyarrow.Buffer, hashes: numpy.ndarray) -> bool:
+    """Return whether a filter may hold one of some hashes."""
     import numpy as np
 
     packed = np.frombuffer(filter_, dtype=np.uint8)

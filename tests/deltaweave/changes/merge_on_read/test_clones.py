@@ -15,9 +15,10 @@ from pyspark.sql import functions as F
 from dagster_deltaweave.logs import pending_changes
 from dagster_deltaweave.tables import MergeOnReadLocations
 from deltaweave import MergeOnReadTable, apply_changes
-from deltaweave.changes import lineage, side_table
 from deltaweave.changes.merge_on_read import ViewMethod, changeset, watermark
 from deltaweave.changes.merge_on_read import sides as both_sides
+from deltaweave.changes.restores import lineage
+from deltaweave.changes.side_tables import side_table
 from deltaweave.errors import SourceError
 from tests.deltaweave.changes.merge_on_read.test_other_writers import replace_by_an_empty_one
 from tests.deltaweave.changes.test_current_rows import current_rows, frame
@@ -377,7 +378,7 @@ def test_a_changeset_younger_than_a_clone_has_no_batch_of_its_source(
     with monkeypatch.context() as earlier:
         earlier.setattr(both_sides, "settle_watermark", lambda *_: None)
         earlier.setattr(both_sides, "merged_batch", lambda *_: 0)
-        earlier.setattr(changeset, "_first_of", lambda *_: 1)
+        earlier.setattr(changeset, "first_batch_of_newest_base", lambda *_: 1)
         assert pairs.append(table, upsert(1, 2, 11), insert(2, 2, 20)) == 1
     expected = {(1, 11, "a"), (2, 20, "a")}
     assert (table.pending().batches, pairs.read(table)) == (1, expected)

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from deltaweave import MergeOnReadTable, Table, apply_changes
 from deltaweave.changes.merge_on_read.changeset import Changeset
 from deltaweave.changes.merge_on_read.merged_view import MergedView
-from deltaweave.changes.tombstones import Tombstones
+from deltaweave.changes.side_tables.tombstones import Tombstones
 from deltaweave.errors import CommitConflictError, SourceError
 from tests.deltaweave.changes.merge_on_read.test_table import frame, rows
 from tests.support.drawn_events import SCHEMA, WHOLE, Event, delete, truncate

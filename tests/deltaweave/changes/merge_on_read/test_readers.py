@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from deltaweave import MergeOnReadTable
-from deltaweave.changes import tombstones
 from deltaweave.changes.merge_on_read.changeset import Changeset
-from deltaweave.changes.tombstones import Tombstones
+from deltaweave.changes.side_tables import tombstones
+from deltaweave.changes.side_tables.tombstones import Tombstones
 from deltaweave.delta.jvm import IGNORING_FILES
 from tests.deltaweave.changes.merge_on_read.test_table import frame, rows
 from tests.support.drawn_events import WHOLE, Event, delete
@@ -108,7 +108,7 @@ def test_a_view_shows_no_row_that_somebody_deleted_from_the_base(
 def test_a_view_shows_no_late_event_whose_delete_expired_since_its_merge(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tombstones, "_TIDIED_EVERY", 1)
+    monkeypatch.setattr(tombstones, "TIDIED_EVERY", 1)
     table = opened(spark, tmp_path, late_by=timedelta(0))
     append(table, 1)
     append(table, 2)  # deletes what was appended before

@@ -374,7 +374,7 @@ def test_the_time_limit_starts_again_when_another_commit_takes_the_lock(
 
     # Of this module alone: other threads of the process have the real clock.
     fake = SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep)
-    monkeypatch.setattr(table_lock, "_holder", lambda _: next(named))
+    monkeypatch.setattr(table_lock, "lock_holder", lambda _: next(named))
     monkeypatch.setattr(table_lock, "time", fake)
     with (
         held_by_another_process(lock_of(table)),
@@ -440,7 +440,7 @@ def test_lock_holders_without_a_record_are_known_by_their_commits(
         os.utime(lock_of(table).parent, (version, version))
         lock_of(table).touch()
         os.utime(lock_of(table).parent, (version, version))
-        holders.append(table_lock._holder(lock_of(table)))
+        holders.append(table_lock.lock_holder(lock_of(table)))
     assert len(set(holders)) == 3
     assert holders[2].endswith("another host (last commit: 1970-01-01T00:00:02+00:00)")
 
@@ -617,7 +617,7 @@ def test_a_mount_whose_locks_may_not_hold_on_all_hosts_is_logged_once(
     lines += [f"3 1 0:52 / {place} rw,relatime shared:1 - {mounts_list}"]
     lines += [f"4 1 0:53 / {place}-other rw - fuse.other x rw"]
     listed.write_text("\n".join(lines))
-    monkeypatch.setattr(table_lock, "_MOUNTS", listed)
+    monkeypatch.setattr(table_lock, "MOUNTS", listed)
     for _ in range(2):
         with alone(table, 1):
             pass

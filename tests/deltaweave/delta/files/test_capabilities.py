@@ -161,7 +161,7 @@ def test_metadata_of_deeply_nested_fields_is_looked_at_once() -> None:
     for depth in range(20):
         metadata = {"delta.of a later release": "x"} if depth == 0 else {"comment": "x"}
         kind = T.StructType([T.StructField(f"f{depth}", kind, metadata=metadata)])
-    refused = capabilities._refused_metadata(T.StructField("c", kind), Use.COPY)
+    refused = capabilities.refused_metadata(T.StructField("c", kind), Use.COPY)
     assert list(refused) == [
         "delta.of a later release"
     ]  # once, where recursion found it 2^19 times

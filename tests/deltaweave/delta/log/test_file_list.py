@@ -30,6 +30,6 @@ def test_many_files_are_read_in_several_queries_and_in_their_order(
         return data_frame(files)
 
     monkeypatch.setattr(file_list.FileList, "data_frame", property(counted))
-    monkeypatch.setattr(file_list, "_FILES_OF_A_QUERY", 2)
+    monkeypatch.setattr(file_list, "FILES_OF_A_QUERY", 2)
     assert snapshot.file_list().rows_with(statistics).equals(at_once)
     assert read == [2, 2, 1]

@@ -81,7 +81,7 @@ def test_delta_lists_many_files(
 ) -> None:
     path = str(tmp_path / "table")
     write_table(spark, path, ROWS, SCHEMA, files=3)
-    monkeypatch.setattr(file_list, "_FEW", 2)
+    monkeypatch.setattr(file_list, "FEW_FILES", 2)
     assert index_of(known(spark, path)) == "TahoeBatchFileIndex"
     assert known(spark, path).count() == len(ROWS)
 

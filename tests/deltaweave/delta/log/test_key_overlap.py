@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from deltaweave import Table
-from deltaweave.delta.log.statistics import Bounds, KeyOverlap, _overlap
+from deltaweave.delta.log.statistics import Bounds, KeyOverlap, key_overlap
 from deltaweave.errors import StatementError
 from tests.builders import Rows, write_table
 
@@ -82,7 +82,7 @@ ENDS = st.tuples(st.none() | st.integers(0, 9), st.none() | st.integers(0, 9)).m
 def test_counts_equal_those_of_each_pair_of_files(files: list[tuple[Any, Any]]) -> None:
     lows, highs = map(list, zip(*files, strict=True))
     nothing = [False] * len(files)
-    found = _overlap("k", Bounds(lows, highs, nothing, nothing))
+    found = key_overlap("k", Bounds(lows, highs, nothing, nothing))
 
     def may_hold(file: tuple[Any, Any], key: int) -> bool:
         low, high = file

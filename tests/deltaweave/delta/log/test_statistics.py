@@ -288,10 +288,12 @@ DRAWN = {
 
 def bounds_by(text: str, data_type: DataType) -> tuple[Any, Any]:
     """The bounds of `k` by the text of its file's statistics."""
-    column = statistics._KnownColumn(("k",), data_type, False, False)
+    column = statistics.KnownColumn(("k",), data_type, False, False)
     found = statistic_bounds.parsed(text)
-    lows, highs = ([statistics._at(found.get(of), ("k",))] for of in ("minValues", "maxValues"))
-    known = column.bounds(statistics._Raw(lows, highs, [None], [None]))
+    lows, highs = (
+        [statistics.value_at(found.get(of), ("k",))] for of in ("minValues", "maxValues")
+    )
+    known = column.bounds(statistics.RawStatistics(lows, highs, [None], [None]))
     return known.lows[0], known.highs[0]
 
 

@@ -299,7 +299,7 @@ def test_spark_reads_what_arrow_fails_for(
     def fails(*arguments: Any) -> Any:
         raise pa.ArrowInvalid("offset overflow while concatenating arrays")
 
-    monkeypatch.setattr(collected, "_as_collected", fails)
+    monkeypatch.setattr(collected, "collected_rows", fails)
     deltaweave.merge(
         spark, f"MERGE INTO delta.`{path}` t USING delta.`{other}` s ON t.k = s.k {UPSERT}"
     )

@@ -150,7 +150,7 @@ def test_rows_are_refused_before_they_exceed_a_bound(tmp_path: Path, name: str) 
 def test_values_that_repeat_long_starts_are_read_few_at_once_or_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int, is_read: bool
 ) -> None:
-    monkeypatch.setattr(batches, "_BYTES_OF_REPEATED_STARTS", MIB)
+    monkeypatch.setattr(batches, "BYTES_OF_REPEATED_STARTS", MIB)
     rows = pa.table({"v": ["x" * length] * 100})
     encoded = {"use_dictionary": False, "column_encoding": {"v": "DELTA_BYTE_ARRAY"}}
     pq.write_table(rows, tmp_path / "old.parquet", **encoded)

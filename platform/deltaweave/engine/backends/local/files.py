@@ -200,7 +200,7 @@ def _write_files(transaction: Transaction, found: LocalScan, changes: pyarrow.Ta
     with ThreadPoolExecutor(max_workers=limits.MAX_LOCAL_THREADS) as threads:
         try:
             writing = [threads.submit(_write_part, root, part, found.table) for part in parts]
-            rewritten = list(threads.map(partial(_rewrite, found, of_files), locations))
+            rewritten = list(threads.map(partial(rewritten_file, found, of_files), locations))
             others = [file.result() for file in writing]
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)  # what has begun is waited for
@@ -231,7 +231,7 @@ def _with_updated(found: LocalScan, changes: pyarrow.Table) -> pyarrow.Table:
     return pa.concat_tables([found.inserted_rows, updated]).combine_chunks().take(pa.array(order))
 
 
-def _rewrite(
+def rewritten_file(
     found: LocalScan, of_files: Mapping[str, pyarrow.Table], location: str
 ) -> NewFile | None:
     """Rewrite a file, without the rows that were marked before; None if no row is left."""

@@ -125,9 +125,9 @@ class KeySearch:
             narrow,
             ByteBudget(limits.MAX_LOCAL_POSSIBLE_BYTES, "the rows that have keys of the source"),
         )
-        found, row_counts = _read_keys(scan, master)
+        found, row_counts = read_keys_of_files(scan, master)
         if not self.numbered:
-            found = _matching_rows(found, keys, self.at_most)
+            found = matching_rows(found, keys, self.at_most)
         files = found[FILE_NUMBER].to_numpy()
         rows, source_rows = found[ROW_INDEX].to_numpy(), found[SOURCE_NUMBER].to_numpy()
         marked = _marked(self.transaction, self.candidates, np.unique(files).tolist())
@@ -202,7 +202,7 @@ class _ReadRows(NamedTuple):
     row_counts: list[int]
 
 
-def _read_keys(scan: KeyScan, master: str) -> _ReadRows:
+def read_keys_of_files(scan: KeyScan, master: str) -> _ReadRows:
     """Return what the scan keeps of all files, in their order, and the number of rows in each."""
     import pyarrow as pa
 
@@ -218,7 +218,7 @@ def _check_number_of_rows(number: int, master: str) -> None:
         raise NotRewritableError(f"the candidate files have {number} rows")
 
 
-def _matching_rows(rows: pyarrow.Table, keys: pyarrow.Table, at_most: int) -> pyarrow.Table:
+def matching_rows(rows: pyarrow.Table, keys: pyarrow.Table, at_most: int) -> pyarrow.Table:
     """Return file number, row index and source row's number of each match, in this order."""
     names = [name for name in keys.column_names if name != SOURCE_NUMBER]
     _check_number_of_pairs(rows, keys, names, at_most)

@@ -162,7 +162,7 @@ def check_partitions(
     """
     partitions = {tuple(values.values()) for values, _ in _by_partition(new_rows, columns)}
     partitions |= {
-        tuple(_partition_text(value.as_py()) for value in each.values()) for each in recorded
+        tuple(partition_text(value.as_py()) for value in each.values()) for each in recorded
     }
     if len(partitions) > limits.MAX_LOCAL_PARTITIONS:
         raise NotRewritableError(f"the changed rows are in {len(partitions)} partitions")
@@ -184,7 +184,7 @@ def _by_partition(
     groups = placed.group_by(keys, use_threads=False).aggregate([("place", "list")])
     return [
         (
-            {name: _partition_text(each[key]) for name, key in zip(names, keys, strict=True)},
+            {name: partition_text(each[key]) for name, key in zip(names, keys, strict=True)},
             each["place_list"],
         )
         for each in groups.to_pylist()
@@ -201,7 +201,7 @@ def is_plain(text: str) -> bool:
     return bool(_PLAIN.fullmatch(text)) and text != _NULL
 
 
-def _partition_text(value: Any) -> str | None:
+def partition_text(value: Any) -> str | None:
     """Write a partition value for the log (Delta protocol, "Partition Value Serialization")."""
     if value is None:
         return None

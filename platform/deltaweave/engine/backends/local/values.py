@@ -111,7 +111,7 @@ def values_of_pairs(
     old_rows = _old_rows(found, pairs.partitions, list(of_columns), passed, table)
     if reads.takes_query:
         read = old_rows.select([physical[each.name] for each in eligible.passed]).columns
-        evaluated = _by_query(transaction, source, found, read, reads, eligible.conditions)
+        evaluated = values_by_query(transaction, source, found, read, reads, eligible.conditions)
     else:
         given = source.rows.take(found[SOURCE_ROW])
         evaluated = _Evaluated(found[CLAUSE].to_numpy(), given, source.values_of)
@@ -211,7 +211,7 @@ def _old_rows(
     return pa.concat_tables(list(in_threads(of_pairs, list(of_files)))).combine_chunks()
 
 
-def _by_query(
+def values_by_query(
     transaction: Transaction,
     source: CollectedSource,
     pairs: pyarrow.Table,

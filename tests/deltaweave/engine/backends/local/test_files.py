@@ -39,7 +39,7 @@ def test_deleted_rows_take_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyP
     pairs = SimpleNamespace(marked={location: np.arange(100, 30_000)})
     found: Any = SimpleNamespace(pairs=pairs, updates=NewValues(schema, {}), table=table)
     with held() as pool:
-        file = local_files._rewrite(found, {location: pa.table(deleted)}, location)
+        file = local_files.rewritten_file(found, {location: pa.table(deleted)}, location)
     assert pool.max_memory() < 6 * MIB
     assert file is not None
     left = pq.read_table(tmp_path / file[0])["k"].to_pylist()

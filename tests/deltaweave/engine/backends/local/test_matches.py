@@ -161,7 +161,7 @@ def test_vectors_that_exist_are_read_where_files_are_many(
     marked: int,
     is_done: bool,
 ) -> None:
-    monkeypatch.setattr(deletion_vectors, "_FEW_VECTORS", few)
+    monkeypatch.setattr(deletion_vectors, "FEW_VECTORS", few)
     monkeypatch.setattr(limits, "MAX_MARKED_ROWS", marked)
     path = str(tmp_path / "table")
     rows: Rows = [("DE", k, 0) for k in range(8)]

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, combinations, islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from deltaweave.changes.commit_lines import (
+from deltaweave.changes.restores.commit_lines import (
     CLONED,
     MAX_LOOKED,
     RESTORED,
@@ -26,7 +26,7 @@ from deltaweave.changes.commit_lines import (
     keep,
     line_of_commits,
     version_before,
-    was_left,
+    was_undone,
 )
 from deltaweave.delta.commit import Lease, TransactionId
 from deltaweave.delta.log import Commit, FileChanges, TableSnapshot, commit_of, file_changes_of
@@ -50,18 +50,18 @@ A side table holds it, and the table itself for when it has no side table.
 AGAIN = "deltaweave/batch_again"
 """Prefix of the application id of a batch that was undone and is applied after a later one."""
 
-NOTED_EVERY = 32  # versions of the table that one look reads again at most
+NOTED_EVERY = 32  # versions of the table, after which a commit records that they were checked
 
-_CLOCKS_DIFFER_MS = 60_000  # those of drivers, and those that date commits
+_CLOCKS_DIFFER_MS = 60_000  # drivers' clocks, and those that date commits
 
 _BY_PATH = re.compile(r"delta\.`(.*)`", re.DOTALL)
 
 _ADDED_COLUMNS = "ADD COLUMNS"
 
-_NONE = "deltaweave/none"  # an application id that no commit has
+_UNUSED_ID = "deltaweave/none"  # an application id that no commit has
 
 _KEPT_LOGS = 8
-_logs: dict[tuple[str, str], Mapping[int, Commit]] = {}
+known_logs: dict[tuple[str, str], Mapping[int, Commit]] = {}
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,8 @@ class Lineage:
     def holds(self, noted_us: int) -> bool:
         """Return whether the version has what was noted at a time, in µs since 1970.
 
-        The commit that applied it says so. If none did, because nothing changed or its run died,
-        the version has it if it was the newest then, and was not left since.
+        The commit that applied it names its time. If none does, since nothing changed or the run
+        died, it counts if the version that was the newest at that time is still part of the table.
         """
         if noted_us in self._applied:
             return not self.kept.isdisjoint(self._applied[noted_us])
@@ -147,10 +147,10 @@ class Lineage:
 def _commits_since(newest: TableSnapshot, since_ms: int) -> dict[int, Commit]:
     """Return a table's commits from the newest to one before a time, as far as its log holds them.
 
-    Those that were read before are not read again, from the newest one on that is still the same.
+    Commits that were read before are reused, from the newest one that is unchanged.
     """
     key, commits = (newest.data_path, newest.id), dict[int, Commit]()
-    known, is_same = _logs.get(key, {}), False
+    known, is_same = known_logs.get(key, {}), False
     for version in range(newest.version, -1, -1):
         commit = known.get(version) if is_same else None
         commit = commit or commit_of(newest, version)
@@ -160,7 +160,7 @@ def _commits_since(newest: TableSnapshot, since_ms: int) -> dict[int, Commit]:
         commits[version] = commit
         if commit.at_ms < since_ms:
             break
-    keep(_logs, key, commits, _KEPT_LOGS)
+    keep(known_logs, key, commits, _KEPT_LOGS)
     return commits
 
 
@@ -169,19 +169,10 @@ def noted_by_clone(commit: Commit) -> int:
     return commit.at_ms * 1000
 
 
-def backwards(newest: TableSnapshot, first: int) -> Iterator[Commit]:
-    """Yield a table's commits from the newest to a first version, as far as its log holds them."""
-    for version in range(newest.version, first - 1, -1):
-        commit = commit_of(newest, version)
-        if commit is None:
-            return
-        yield commit
-
-
 def newest_in_line(
     snapshot: TableSnapshot, application_id: str, *, is_alone: bool = False
 ) -> Applied:
-    """Return what the commits of a version hold of an application id, which it may hold itself.
+    """Return the version of an application id by the commits that a snapshot consists of.
 
     For `is_alone`, see `applied_in_line`.
     """
@@ -198,7 +189,7 @@ def id_to_commit(snapshot: TableSnapshot, given: TransactionId) -> TransactionId
     It has the batch if its commits hold the application id with this version or a later one. But
     RESTORE leaves the ids of what it undoes, and what came since may hold a later version. Then a
     batch whose own commit was undone is committed with a further id (`AGAIN`), so that the later
-    version still counts. Where the log does not show it, a batch that comes again is applied again.
+    version still counts. If the log no longer shows it, the batch is applied again.
     """
     application_id, version = given
     held = snapshot.last_applied(application_id)
@@ -210,16 +201,14 @@ def id_to_commit(snapshot: TableSnapshot, given: TransactionId) -> TransactionId
     again, log = TransactionId(f"{AGAIN}/{application_id}", version), LogOf(snapshot)
     if found == version:
         return None
-    is_left = was_left(log, snapshot.version, version, (application_id, again[0]))
+    is_left = was_undone(log, snapshot.version, version, (application_id, again[0]))
     return again if is_left else None
 
 
 def cloned_by(newest: TableSnapshot, since: int) -> Commit | None:
-    """Return the commit by which a table took over another's rows since it was last looked at.
+    """Return the CLONE by which a table got its rows, unless it was checked for one since.
 
-    Args:
-        newest: The newest version of the table.
-        since: The version that was looked at last; -1 for none.
+    `since` is the version up to which it was checked; -1 for none.
     """
     for commit in islice(line_of_commits(LogOf(newest), newest.version), MAX_LOOKED):
         if commit.version <= since:
@@ -244,7 +233,7 @@ def source_of(newest: TableSnapshot, clone: Commit) -> ClonedSource:
         DeltaweaveError: The source or its version does not exist, or another table took its path.
     """
     name, version = clone.parameters["source"], int(clone.parameters["sourceVersion"])
-    source = _named(newest.spark, name)
+    source = _opened_source(newest.spark, name)
     cloned = source.snapshot(version)
     if _was_rebuilt(cloned, clone):
         raise SourceError(
@@ -258,7 +247,7 @@ def source_of(newest: TableSnapshot, clone: Commit) -> ClonedSource:
 def _was_rebuilt(source: TableSnapshot, clone: Commit) -> bool:
     """Return whether a clone's source was replaced by another table or an earlier copy.
 
-    A clone takes over the time at which its source was created. Writers need not give one.
+    A clone has its source's creation time, which writers may leave out.
     """
     times = {source.created_at_ms, clone.created_at_ms} - {None}
     if len(times) > 1:
@@ -268,7 +257,7 @@ def _was_rebuilt(source: TableSnapshot, clone: Commit) -> bool:
     return made_ms - clone.at_ms > _CLOCKS_DIFFER_MS
 
 
-def _named(spark: SparkSession, name: str) -> Table:
+def _opened_source(spark: SparkSession, name: str) -> Table:
     """Open a table that the commit of a clone names, without quotes.
 
     Raises:
@@ -278,7 +267,7 @@ def _named(spark: SparkSession, name: str) -> Table:
     if path is not None:
         return Table(spark, f"delta.{quoted(path[1])}")
     pieces = name.split(".")
-    # A dot separates a name's parts, at most three, or is in one of them.
+    # A dot may separate the name's parts, at most three, or belong to one of them.
     for number in (3, 2, 1):
         for borders in combinations(range(1, len(pieces)), number - 1):
             parts = [pieces[a:b] for a, b in pairwise((0, *borders, len(pieces)))]
@@ -294,19 +283,17 @@ def last_look(newest: TableSnapshot) -> int:
     return (newest.listed_ids or {}).get(LOOKED_AT, -1)
 
 
-def has_left(newest: TableSnapshot, since: int, since_ms: int = 0) -> bool:
-    """Return whether a table has left the line of commits on which it was at a version.
+def was_restored_or_replaced(newest: TableSnapshot, since: int, since_ms: int = 0) -> bool:
+    """Return whether a RESTORE or CLONE came after a version of a table, or its log was replaced.
 
-    Args:
-        newest: The newest version of the table.
-        since: The version.
-        since_ms: Earlier commits do not matter, in ms since 1970.
+    Commits before `since_ms`, in ms since 1970, do not matter.
     """
     if newest.version < since:
-        # Without that version, an earlier copy of the log has taken the place of the log.
+        # An earlier copy replaced the log, unless that has this version.
         return commit_of(newest, since) is None
-    for commit in backwards(newest, since + 1):
-        if commit.at_ms < since_ms - _CLOCKS_DIFFER_MS:
+    for version in range(newest.version, since, -1):
+        commit = commit_of(newest, version)
+        if commit is None or commit.at_ms < since_ms - _CLOCKS_DIFFER_MS:
             return False
         if commit.operation in (RESTORED, CLONED):
             return True
@@ -314,23 +301,23 @@ def has_left(newest: TableSnapshot, since: int, since_ms: int = 0) -> bool:
 
 
 @dataclass(frozen=True)
-class OfOneLine(Lease):
-    """A lease that holds as long as the table has not left its line of commits.
+class LineageLease(Lease):
+    """A lease that holds until a commit breaks the table's lineage.
 
     Attributes:
-        since: The version at which the remembered events were those of the table.
-        newest: A version of the table, whose log is looked at.
-        left_by: The operations of commits by which the table leaves it.
+        since: The version for which the remembered events are those of the table.
+        newest: A version of the table, to read its log.
+        broken_by: The operations that break it.
     """
 
     since: int = field(default=-1, kw_only=True)
     newest: TableSnapshot | None = field(default=None, kw_only=True)
-    left_by: frozenset[str] = field(default=frozenset({RESTORED, _ADDED_COLUMNS}), kw_only=True)
+    broken_by: frozenset[str] = field(default=frozenset({RESTORED, _ADDED_COLUMNS}), kw_only=True)
 
     def check(self, held: int, *, table: str, version: int) -> None:
-        """Fail where the table was restored or replaced meanwhile, or no longer holds `held`.
+        """Fail if the table was restored, replaced or got columns, or no longer holds `held`.
 
-        Also where it got columns, by which events may have to be combined with its rows otherwise.
+        With new columns, events may have to be combined with its rows in another way.
 
         Raises:
             CommitConflictError: The table was restored or got columns, or lacks the version.
@@ -339,8 +326,10 @@ class OfOneLine(Lease):
         assert self.newest is not None
         for number in range(self.since + 1, version + 1):
             commit = commit_of(self.newest, number)
-            # A table that replaced this one has its own events beside it.
-            if commit is not None and (commit.operation in self.left_by or begins_history(commit)):
+            # A table that replaces this one has side tables of its own.
+            if commit is not None and (
+                commit.operation in self.broken_by or begins_history(commit)
+            ):
                 raise CommitConflictError(
                     f"{commit.operation} made version {number} of the table meanwhile.",
                     table=table,
@@ -355,14 +344,14 @@ class OfOneLine(Lease):
             CommitConflictError: A RESTORE came before the commit.
         """
         if result.version is not None:
-            held = self.of_further_merges.held
-            self.of_further_merges.check(held, table=table.path_or_name, version=result.version)
+            held = self.for_later_merges.held
+            self.for_later_merges.check(held, table=table.path_or_name, version=result.version)
         return result
 
-    def with_transaction_id(self, transaction_id: TransactionId, held: int) -> OfOneLine:
-        """Extend this lease for a merge that commits an id which would pass for applied.
+    def with_transaction_id(self, transaction_id: TransactionId, held: int) -> LineageLease:
+        """Extend this lease for a merge whose id an undone commit left in the table.
 
-        `held` is the version that the table holds of the id, of a commit that was undone.
+        `held` is the version that this commit left.
         """
         application_id, version = transaction_id
         marks = {application_id: version, **self.marks}
@@ -371,17 +360,17 @@ class OfOneLine(Lease):
         )
 
     @property
-    def of_further_merges(self) -> OfOneLine:
-        """The lease of merges after the first one, which apply deletes alone, of whole rows."""
+    def for_later_merges(self) -> LineageLease:
+        """The lease of the merges after the first one, which only delete rows."""
         of_deletes = frozenset({RESTORED})
-        return replace(self, application_id=_NONE, held=-1, marks={}, left_by=of_deletes)
+        return replace(self, application_id=_UNUSED_ID, held=-1, marks={}, broken_by=of_deletes)
 
 
-def line_of(newest: TableSnapshot, noted: int | None = None) -> OfOneLine:
-    """Return the lease of a table's line, whose commit names what was noted for it."""
+def lineage_lease(newest: TableSnapshot, noted: int | None = None) -> LineageLease:
+    """Return a lease on a table's lineage, whose commit names the batch that was noted for it."""
     marks = {} if noted is None else {REMEMBERED: noted}
     if newest.version - last_look(newest) >= NOTED_EVERY:
         marks[LOOKED_AT] = newest.version
-    return OfOneLine(
-        _NONE, -1, marks, are_committed_alone=False, since=newest.version, newest=newest
+    return LineageLease(
+        _UNUSED_ID, -1, marks, are_committed_alone=False, since=newest.version, newest=newest
     )

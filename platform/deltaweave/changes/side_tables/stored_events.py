@@ -43,6 +43,8 @@ from deltaweave.changes.events import (
     SEQUENCE,
     Events,
     EventShape,
+    sequence_at_type,
+    values_type,
 )
 from deltaweave.changes.table_columns import TableColumns, defaults
 from deltaweave.delta.jvm import cast_strictly
@@ -55,7 +57,7 @@ ITEM = "item"
 
 _FAR_ZONES = ("+14:00", "-12:00")
 _NAMES_UTC = r"(?i)[\d\s](Z|UTC|GMT|[+-]00(:?00)?)\s*$"
-_BEGINS_WITH_DAY = r"^\s*[+-]?\d{4,6}-"  # Spark takes a time of day alone for one of today
+_BEGINS_WITH_DAY = r"^\s*[+-]?\d{4,6}-"  # Spark reads a time of day without a date as one of today
 _EXACT_DIGITS = {FloatType: 6, DoubleType: 15}
 _BELOW_MICROSECONDS = r"\.\d{6}0*[1-9]"
 
@@ -69,7 +71,7 @@ def completed(events: Events, table: TableColumns) -> Events:
     them to their default, or to null.
     """
     shape = events.shape
-    held = _values_type(events.rows)
+    held = values_type(events.rows.schema)
     lacking = table.lacking([*shape.keys, *shape.columns])
     wanted = [table.widest(held[name]) for name in shape.columns]
     wanted += [StructField(field.name, plain(field.dataType)) for field in lacking]
@@ -79,11 +81,11 @@ def completed(events: Events, table: TableColumns) -> Events:
         values = struct_of(F.col(EVENT_VALUES), held, StructType(wanted), missing)
         rows = rows.withColumn(EVENT_VALUES, values)
     names = tuple(field.name for field in wanted)
-    of_table = {field.name: field.dataType for field in wanted}
+    wanted_types = {field.name: field.dataType for field in wanted}
     if limited := [name for name in names if table.is_limited(name)]:
         values = F.col(EVENT_VALUES)
         for name in limited:
-            value = table.as_stored(name, F.col(EVENT_VALUES)[name], of_table[name])
+            value = table.as_stored(name, F.col(EVENT_VALUES)[name], wanted_types[name])
             values = values.withField(back_quoted(name), value)
         rows = rows.withColumn(EVENT_VALUES, values)
     rows = rows.withColumns(_keys_of(rows, shape, table))
@@ -92,14 +94,14 @@ def completed(events: Events, table: TableColumns) -> Events:
 
 
 def check_are_of(newest: TableSnapshot, events: Events) -> None:
-    """Fail unless `completed` gave the events the columns of this table, and its kind of rows.
+    """Fail unless the events were completed for this table, and for its kind of rows.
 
     Raises:
         CommitConflictError: Another table replaced it, or its rows have sequences of columns now.
             Complete the events again.
     """
     table, shape = events.shape.table, events.shape
-    is_other = table is not None and table.of_table != newest.id
+    is_other = table is not None and table.table_id != newest.id
     if is_other or (COLUMN_SEQUENCES in newest.schema.names and not shape.is_partial):
         raise CommitConflictError(
             "another table is in its place since the batch began."
@@ -114,10 +116,9 @@ def check_are_of(newest: TableSnapshot, events: Events) -> None:
 def with_values_of(rows: DataFrame, wanted: DataType) -> DataFrame:
     """Convert the rows' values to a struct's type, finding fields by name at every depth.
 
-    A cast takes them by position. Here, it only changes the types that fields have, and evaluating
-    a value that does not fit is an error.
+    A cast alone would match them by position. Evaluating a value that does not fit is an error.
     """
-    held = _values_type(rows)
+    held = values_type(rows.schema)
     values = converted(F.col(EVENT_VALUES), held, wanted)
     return rows.withColumn(EVENT_VALUES, cast_strictly(rows.sparkSession, values, wanted))
 
@@ -131,11 +132,13 @@ def to_stored(rows: DataFrame, shape: EventShape) -> DataFrame:
     for name in rows.columns:
         value = column(name)
         if name == EVENT_VALUES:
-            held = _values_type(rows)
+            held = values_type(rows.schema)
             wanted = StructType([table.stored.get(f.name.lower(), f) for f in held])
             value = value if is_as(held, wanted) else struct_of(value, held, wanted)
         elif name == PRESENT:
-            value = _named({each.lower(): table.name(each) for each in shape.columns}, value)
+            value = _with_names_of(
+                {each.lower(): table.name(each) for each in shape.columns}, value
+            )
         selected.append(value.alias(table.name(name) if name in shape.keys else name))
     return rows.select(*selected)
 
@@ -144,17 +147,19 @@ def stored_schema(rows: DataFrame, shape: EventShape) -> StructType:
     """Return the types of rows from `to_stored`, as their table has them if it has the columns."""
     table = {} if shape.table is None else {f.name: f for f in shape.table.stored.values()}
 
-    def of_table(field: StructField) -> StructField:
+    def as_table_has_it(field: StructField) -> StructField:
         return StructField(field.name, plain(table.get(field.name, field).dataType))
 
     keys, fields = {shape.stored(key) for key in shape.keys}, []
     for field in rows.schema:
         if field.name == EVENT_VALUES:
             fields.append(
-                StructField(EVENT_VALUES, StructType([*map(of_table, _values_type(rows))]))
+                StructField(
+                    EVENT_VALUES, StructType([*map(as_table_has_it, values_type(rows.schema))])
+                )
             )
         else:
-            fields.append(of_table(field) if field.name in keys else field)
+            fields.append(as_table_has_it(field) if field.name in keys else field)
     return StructType(fields)
 
 
@@ -172,13 +177,13 @@ def to_events(kept: DataFrame, shape: EventShape) -> DataFrame:
         key: [by_name[name.lower()] for name in table.names(key) if name.lower() in by_name]
         for key in shape.keys
     }
-    selected = [_read_key(key, of, table).alias(key) for key, of in found.items()]
-    taken = {field.name for of in found.values() for field in of}
+    selected = [_read_key(key, held_fields, table).alias(key) for key, held_fields in found.items()]
+    taken = {field.name for held_fields in found.values() for field in held_fields}
     for name in kept.columns:
         if name == EVENT_VALUES:
             selected.append(_table_values(kept, shape, table).alias(name))
         elif name == SEQUENCE:
-            selected.append(_sequence(kept, table).alias(name))
+            selected.append(_widened_sequence(kept, table).alias(name))
         elif name != PRESENT and name not in taken:
             selected.append(column(name))
     if shape.is_partial:
@@ -200,7 +205,11 @@ def untaken(held: StructType, shape: EventShape) -> dict[tuple[str, ...], Column
 def _untaken(held: DataType, wanted: DataType) -> Iterator[tuple[tuple[str, ...], _IsThere]]:
     """Yield the paths to fields that a type does not take, and the test that a value has them."""
     if isinstance(held, StructType) and isinstance(wanted, StructType):
-        into = {name.lower(): of.dataType for of in wanted for name in names_of(of)}
+        into = {
+            name.lower(): wanted_field.dataType
+            for wanted_field in wanted
+            for name in names_of(wanted_field)
+        }
         for field in held:
             if field.name.lower() not in into:
                 yield (field.name,), _in_field(field.name, Column.isNotNull)
@@ -209,7 +218,7 @@ def _untaken(held: DataType, wanted: DataType) -> Iterator[tuple[tuple[str, ...]
                 yield (field.name, *path), _in_field(field.name, is_there)
     if isinstance(held, ArrayType) and isinstance(wanted, ArrayType):
         for path, is_there in _untaken(held.elementType, wanted.elementType):
-            yield (ITEM, *path), _in_items(lambda of: of, is_there)
+            yield (ITEM, *path), _in_items(lambda items: items, is_there)
     if isinstance(held, MapType) and isinstance(wanted, MapType):
         for path, is_there in _untaken(held.keyType, wanted.keyType):
             yield (ITEM, *path), _in_items(F.map_keys, is_there)
@@ -238,13 +247,13 @@ def _keys_of(rows: DataFrame, shape: EventShape, table: TableColumns) -> dict[st
         value = column(key)
         if not is_as(held, wanted):
             ending = f" does not fit the table, whose {key} is {wanted.simpleString()}"
-            value = _as_in_table(rows, value, (held, wanted), (f"the key {key}=", ending))
+            value = converted_exactly(rows, value, (held, wanted), (f"the key {key}=", ending))
         if table.is_limited(key) or not is_as(held, wanted):
             keys[key] = table.as_stored(key, value, wanted)
     return keys
 
 
-def _as_in_table(
+def converted_exactly(
     rows: DataFrame, value: Column, types: tuple[DataType, DataType], problem: tuple[str, str]
 ) -> Column:
     """Convert a value of one type to another; evaluating one that this changes is an error."""
@@ -257,7 +266,7 @@ def _as_in_table(
 def _exact(
     spark: SparkSession, value: Column, types: tuple[DataType, DataType], problem: tuple[str, str]
 ) -> Column:
-    """Cast a value as `exact` does, but read its texts, at every depth of structs."""
+    """Cast a value as `exact` does, but parse its texts, at every depth of structs."""
     held, wanted = types
     if isinstance(held, StructType) and isinstance(wanted, StructType):
         fields = [
@@ -267,19 +276,19 @@ def _exact(
         return F.when(value.isNotNull(), F.struct(*fields))
     if not isinstance(held, StringType) or is_as(held, wanted):
         return exact(value, held, wanted, problem)
-    return _read_text(spark, value, plain(wanted), problem)
+    return _parsed_text(spark, value, plain(wanted), problem)
 
 
-def _read_text(
+def _parsed_text(
     spark: SparkSession, text: Column, wanted: DataType, problem: tuple[str, str]
 ) -> Column:
-    """Read a text; evaluating one that is none, or says more than its type, is an error.
+    """Parse a text; evaluating one that the type does not hold exactly is an error.
 
-    An instant is a text that names its time zone; other times are those that name none, or UTC.
+    A TIMESTAMP is a text with a time zone; other times are texts without one, or in UTC.
     """
 
-    def read(of: DataType, zone: str | None = None) -> Column:
-        return cast_strictly(spark, text, of, zone=zone)
+    def read(as_type: DataType, zone: str | None = None) -> Column:
+        return cast_strictly(spark, text, as_type, zone=zone)
 
     value, ending = read(wanted), problem[1]
     if isinstance(wanted, DecimalType):
@@ -298,7 +307,7 @@ def _read_text(
             is_same = names_no_other & value.cast(TimestampNTZType()).eqNullSafe(local)
         is_same &= ~text.rlike(_BELOW_MICROSECONDS)
     elif isinstance(wanted, (DoubleType, FloatType)):
-        # Any text of so few digits is another number, and so is the shortest text of each.
+        # Texts of so few digits are different numbers, and so are the shortest texts of numbers.
         shown = F.regexp_replace(F.regexp_replace(text, "[eE].*", ""), "[^0-9]", "")
         number = F.length(F.regexp_replace(shown, "^0+|0+$", ""))
         is_same = (number <= _EXACT_DIGITS[type(wanted)]) | value.cast("string").eqNullSafe(text)
@@ -308,11 +317,9 @@ def _read_text(
     return F.when(text.isNull() | is_same, value).otherwise(F.raise_error(message))
 
 
-def _sequence(rows: DataFrame, table: TableColumns) -> Column:
+def _widened_sequence(rows: DataFrame, table: TableColumns) -> Column:
     """Return the rows' sequences, in the table's type if that is wider."""
-    held = rows.schema[SEQUENCE].dataType
-    assert isinstance(held, StructType)
-    sequence, at = F.col(SEQUENCE), held["at"].dataType
+    sequence, at = F.col(SEQUENCE), sequence_at_type(rows.schema)
     if table.at is None or not widens(at, table.at):
         return sequence
     return F.struct(sequence["at"].cast(table.at).alias("at"), sequence["tie"].alias("tie"))
@@ -320,11 +327,9 @@ def _sequence(rows: DataFrame, table: TableColumns) -> Column:
 
 def _exact_sequence(rows: DataFrame, table: TableColumns) -> Column:
     """Cast the rows' sequences to the table's type; evaluating one that changes is an error."""
-    held = rows.schema[SEQUENCE].dataType
-    assert isinstance(held, StructType)
-    at, wanted = held["at"].dataType, table.at
+    at, wanted = sequence_at_type(rows.schema), table.at
     if wanted is None or plain(at) == plain(wanted) or widens(at, wanted):
-        return _sequence(rows, table)
+        return _widened_sequence(rows, table)
     ending = f" does not fit the table, whose sequences are {wanted.simpleString()}"
     if not has_fields_of(at, wanted):
         raise StatementError(
@@ -333,7 +338,9 @@ def _exact_sequence(rows: DataFrame, table: TableColumns) -> Column:
             state=NOTHING_DONE,
             hint="Give sequence_by all fields that it has in the table, by their names.",
         )
-    at_held = _as_in_table(rows, F.col(SEQUENCE)["at"], (at, wanted), ("the sequence ", ending))
+    at_held = converted_exactly(
+        rows, F.col(SEQUENCE)["at"], (at, wanted), ("the sequence ", ending)
+    )
     return F.struct(at_held.alias("at"), F.col(SEQUENCE)["tie"].alias("tie"))
 
 
@@ -348,7 +355,7 @@ def _read_key(key: str, held: list[StructField], table: TableColumns) -> Column:
 
 def _table_values(kept: DataFrame, shape: EventShape, table: TableColumns) -> Column:
     """Convert stored values to the table's columns, as the shape spells these."""
-    held = _values_type(kept)
+    held = values_type(kept.schema)
     wanted = _wanted(shape, table)
     return (
         F.col(EVENT_VALUES) if is_as(held, wanted) else struct_of(F.col(EVENT_VALUES), held, wanted)
@@ -369,29 +376,23 @@ def _wanted(shape: EventShape, table: TableColumns) -> StructType:
 
 
 def _present(kept: DataFrame, shape: EventShape, table: TableColumns) -> Column:
-    """Return the names that stored events set, as the shape spells them."""
-    by_name = by_case(_values_type(kept))
-    of_stored, held = {}, []
+    """Return the names of the columns that stored events set, as the shape spells them."""
+    by_name = by_case(values_type(kept.schema))
+    names_by_stored, held = {}, []
     for name in shape.columns:
         names = [each.lower() for each in table.names(name)]
-        of_stored.update(dict.fromkeys(names, name))
+        names_by_stored.update(dict.fromkeys(names, name))
         held += [name] if any(each in by_name for each in names) else []
     if PRESENT not in kept.columns:
         return F.lit(None).cast("array<string>")
-    present = _named(of_stored, F.col(PRESENT))
+    present = _with_names_of(names_by_stored, F.col(PRESENT))
     if shape.ignore_nulls or len(held) == len(shape.columns):
         return present
-    # Events of earlier releases that set all columns which there were then.
+    # Whole events of earlier releases set all columns of their time.
     return F.coalesce(present, F.array(*map(F.lit, held)).cast("array<string>"))
 
 
-def _values_type(rows: DataFrame) -> StructType:
-    values = rows.schema[EVENT_VALUES].dataType
-    assert isinstance(values, StructType)
-    return values
-
-
-def _named(names: Mapping[str, str], present: Column) -> Column:
+def _with_names_of(names: Mapping[str, str], present: Column) -> Column:
     """Rename the names in an array, in any case, by a mapping; drop those that it lacks."""
     if not names:
         return F.when(present.isNotNull(), F.array().cast("array<string>"))

@@ -31,7 +31,7 @@ from deltaweave.changes.events import (
     Events,
     last_at,
 )
-from deltaweave.changes.side_table import (
+from deltaweave.changes.side_tables.side_table import (
     NOTED,
     TAKEN_OVER,
     TOMBSTONES,
@@ -41,12 +41,12 @@ from deltaweave.changes.side_table import (
     newest_version,
     noted_at,
     noted_before,
+    open_side_table,
     rows_of_clone,
     settle,
     settled,
-    side_table,
 )
-from deltaweave.changes.stored_events import to_events, to_stored
+from deltaweave.changes.side_tables.stored_events import to_events, to_stored
 from deltaweave.delta.commit import alone_on_local_disk
 from deltaweave.delta.jvm import grouped
 from deltaweave.delta.log import Commit, TableSnapshot
@@ -65,9 +65,10 @@ DELETED = f"{PREFIX}deleted"
 """Column of changes: the sequence of the key's newest delete."""
 
 EMPTIED = "deltaweave/emptied"
-"""The application id whose version grows with each such event in a table of events."""
+"""The application id, in tables of events, whose version grows with each event that empties the
+table."""
 
-_TIDIED_EVERY = 32  # batches with deletes
+TIDIED_EVERY = 32  # batches with deletes
 _OF_ALL = f"{PREFIX}of_all_keys"
 _REMEMBERED = f"{PREFIX}remembered"
 
@@ -86,7 +87,7 @@ class Tombstones:
     @classmethod
     def of(cls, table: Table) -> Tombstones:
         """Open the tombstones of a table."""
-        return cls(table, side_table(table, TOMBSTONES))
+        return cls(table, open_side_table(table, TOMBSTONES))
 
     def version(self) -> int:
         """Return the newest version of the tombstones; -1 if there are none."""
@@ -110,22 +111,22 @@ class Tombstones:
         """
         if not events.deletes and events.truncated is None:
             return None
-        of_all = F.col(OPERATION) == TRUNCATE
+        is_truncate = F.col(OPERATION) == TRUNCATE
         # The key of a truncate, if it has one, means nothing.
-        keys = [F.when(~of_all, column(key)).alias(key) for key in events.shape.keys]
+        keys = [F.when(~is_truncate, column(key)).alias(key) for key in events.shape.keys]
         deletes = events.rows.where(F.col(OPERATION).isin(DELETE, TRUNCATE))
-        deletes = deletes.select(*keys, of_all.alias(_OF_ALL), SEQUENCE)
-        of_one = [*map(quoted, events.shape.keys), _OF_ALL]
-        newest = grouped(deletes, of_one, [F.max(SEQUENCE).alias(SEQUENCE)])
+        deletes = deletes.select(*keys, is_truncate.alias(_OF_ALL), SEQUENCE)
+        grouping = [*map(quoted, events.shape.keys), _OF_ALL]
+        newest = grouped(deletes, grouping, [F.max(SEQUENCE).alias(SEQUENCE)])
         self.create_if_missing(events)
         check_has_keys(self.kept_in.snapshot(), events.shape)
-        long_ago = noted_before(keep_for, noted)  # this batch's own are kept, however long it takes
+        long_ago = noted_before(keep_for, noted)  # keeps this batch's own, however long it takes
         emptied = {}
         if events.truncated is not None:
             emptied[EMPTIED] = (self.kept_in.last_applied(EMPTIED) or 0) + 1
         rows = to_stored(newest, events.shape).withColumn(NOTED, noted_at(noted))
         written = self.kept_in.write(fitted(rows, self.kept_in), "append", applied=emptied)
-        if written.version is not None and written.version % _TIDIED_EVERY == 0:
+        if written.version is not None and written.version % TIDIED_EVERY == 0:
             self._tidy(long_ago)
         return noted
 
@@ -139,22 +140,22 @@ class Tombstones:
             ):
                 self.kept_in.compact()
         except (CommitConflictError, TableLockedError, LockFileError, SettingError) as error:
-            # The deletes are committed, and a later batch tidies.
+            # The deletes are committed. A later batch tidies up.
             logger.info("%s: expired deletes are not removed now: %s", self.kept_in, error)
 
     def create_if_missing(self, events: Events) -> None:
         """Create the table of deletes, with the types of the events' keys and sequences."""
-        create_side_table(self.kept_in, self.table, _schema(events))
+        create_side_table(self.kept_in, self.table, _tombstone_schema(events))
 
     def with_current_deletes(self, changes: DataFrame, events: Events) -> DataFrame:
         """Add the last known deletes as `with_deletes` does, but evaluated when the result is used.
 
-        A delete that is remembered while a query is planned may be of a batch that the query does
-        not read. Spark takes the time first, then Delta the newest versions of the tables.
+        Deletes that are remembered while the query is planned do not count: they may be of a batch
+        that it does not read. Spark fixes the time before Delta chooses the tables' versions.
         """
         check_has_keys(self.kept_in.snapshot(), events.shape)
         rows = self.kept_in.read().where(F.col(NOTED) <= F.current_timestamp())
-        joined = changes.join(_of_keys(rows, events), list(events.shape.keys), "left")
+        joined = changes.join(_newest_of_keys(rows, events), list(events.shape.keys), "left")
         return joined.withColumn(DELETED, F.greatest(DELETED, _REMEMBERED)).drop(_REMEMBERED)
 
     def with_deletes(
@@ -180,17 +181,17 @@ class Tombstones:
         known: list[Column] = [F.col(DELETED)]
         if events.truncated is not None:
             known.append(last_at(events.truncated))
-        rows, may_empty = self._at(version, events, table, cloned)
+        rows, may_empty = self._deletes_at(version, events, table, cloned)
         if rows is not None:
             if may_empty:
                 emptied = _last_emptied(rows, events)
                 known += [] if emptied is None else [last_at(emptied)]
-            changes = changes.join(_of_keys(rows, events), list(events.shape.keys), "left")
+            changes = changes.join(_newest_of_keys(rows, events), list(events.shape.keys), "left")
             known.append(F.col(_REMEMBERED))
         latest = F.greatest(*known) if len(known) > 1 else known[0]
         return changes.withColumn(DELETED, latest).drop(_REMEMBERED)
 
-    def _at(
+    def _deletes_at(
         self, version: int, events: Events, table: TableSnapshot | None, cloned: Commit | None
     ) -> tuple[DataFrame | None, bool]:
         """Return the deletes as of a version, and whether some may be of all keys."""
@@ -215,7 +216,7 @@ def _last_emptied(rows: DataFrame, events: Events) -> Column | None:
     return None if found is None else as_constant(found[0], at_type)
 
 
-def _of_keys(rows: DataFrame, events: Events) -> DataFrame:
+def _newest_of_keys(rows: DataFrame, events: Events) -> DataFrame:
     """Return the newest remembered delete of each key."""
     rows = to_events(rows, replace(events.shape, present=None, ignore_nulls=False))
     keys = [quoted(key) for key in events.shape.keys]
@@ -223,7 +224,7 @@ def _of_keys(rows: DataFrame, events: Events) -> DataFrame:
     return grouped(rows.where(~F.col(_OF_ALL)), keys, [newest])
 
 
-def _schema(events: Events) -> StructType:
+def _tombstone_schema(events: Events) -> StructType:
     shape, rows = events.shape, events.rows.schema
     return StructType(
         [

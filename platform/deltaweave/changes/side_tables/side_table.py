@@ -5,12 +5,12 @@ maintenance of their own (`side_tables`).
 
 A side table is written before its table, in a commit of its own. So after a RESTORE it holds events
 that the table's rows lack: a delete would drop columns of a restored row, or the row. Such events
-do not count. What was noted in one call is a batch, known by its time, and the commit of the table
-that applies a batch names that time (`lineage`).
+do not count. The events noted in one call are a batch, which is known by its time: the commit of
+the table that applies the batch names it (`restores.lineage`).
 
-When the table has left its line of commits, the side table is written again with the batches that
-the table has now (`settle`). A later RESTORE may bring others back, from the versions of the side
-table before, as long as their files exist. Otherwise only the commits since the last look are read.
+After a RESTORE or CLONE of the table, the side table is rewritten with the batches that the table
+has now (`settle`). A later RESTORE may bring others back, from earlier versions of the side table,
+as long as their files exist. Only the table's commits since the last check are read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
-from deltaweave.changes.commit_lines import keep
 from deltaweave.changes.conversions import (
     by_case,
     changed_fields,
@@ -37,17 +36,18 @@ from deltaweave.changes.conversions import (
     with_leaves_of,
 )
 from deltaweave.changes.events import PREFIX, EventShape
-from deltaweave.changes.lineage import (
+from deltaweave.changes.options import needed_properties
+from deltaweave.changes.restores import (
     LOOKED_AT,
     NOTED_EVERY,
     Lineage,
     cloned_by,
-    has_left,
+    keep,
     last_look,
     noted_by_clone,
     source_of,
+    was_restored_or_replaced,
 )
-from deltaweave.changes.options import needed_properties
 from deltaweave.delta.commit import alone_on_local_disk
 from deltaweave.delta.files import encryption_properties
 from deltaweave.delta.jvm import collected, translated
@@ -69,8 +69,8 @@ NOTED = f"{PREFIX}noted_at"
 TOMBSTONES, EVENTS = "_deltaweave_tombstones", "_deltaweave_events"
 """The directories of remembered deletes, and of remembered events of histories."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_OWNER = "deltaweave.sideTableOf"
+_UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_OWNER_PROPERTY = "deltaweave.sideTableOf"
 """The table property of a side table with the id of its table."""
 
 logger = logging.getLogger(__name__)
@@ -84,15 +84,15 @@ TAKEN_OVER = "deltaweave/taken_over"
 _KEPT_LOOKS = 1_000
 _KEPT_NOTED = 32  # versions, each of which may hold thousands of batches
 
-_lock = threading.Lock()
+_noting = threading.Lock()
 _last_noted = 0
-# By side table and table: the version up to which the table was looked at, and the first version of
-# the side table for which that holds.
-_checked_until: dict[tuple[str, str], tuple[int, int]] = {}
-_noted: dict[tuple[str, str, int, int], set[int]] = {}
+# By side table and table: the version up to which the table was checked, and the side table's first
+# version for which that holds.
+checked_until: dict[tuple[str, str], tuple[int, int]] = {}
+noted_batches: dict[tuple[str, str, int, int], set[int]] = {}
 
 
-def side_table(table: Table, directory: str, owner: str | None = None) -> Table:
+def open_side_table(table: Table, directory: str, owner: str | None = None) -> Table:
     """Return the side table of a table; it may not exist yet.
 
     A new table in the same place has another id. What was remembered for the old table would undo
@@ -101,7 +101,7 @@ def side_table(table: Table, directory: str, owner: str | None = None) -> Table:
     """
     owner = owner or table.id()
     found = Table(table.spark, f"{table.location()}/{directory}")
-    if found.exists() and found.setting(_OWNER) not in (None, owner):
+    if found.exists() and found.setting(_OWNER_PROPERTY) not in (None, owner):
         return Table(table.spark, f"{found.path_or_name}_{owner}")
     return found
 
@@ -112,7 +112,11 @@ def create_side_table(kept_in: Table, table: Table, schema: StructType) -> None:
     Raises:
         StatementError: See `encryption_of`.
     """
-    properties = {_OWNER: table.id(), **needed_properties(schema), **encryption_of(table, kept_in)}
+    properties = {
+        _OWNER_PROPERTY: table.id(),
+        **needed_properties(schema),
+        **encryption_of(table, kept_in),
+    }
     kept_in.create_if_missing(schema, properties=properties)
 
 
@@ -133,7 +137,7 @@ def fitted(rows: DataFrame, kept_in: Table, schema: StructType | None = None) ->
     wanted = wider(held, schema or rows.schema)
     assert isinstance(wanted, StructType)
     if plain(wanted) != plain(held):
-        _evolve(kept_in, held, wanted)
+        _add_and_widen_columns(kept_in, held, wanted)
     values = [
         converted(column(f.name), f.dataType, wanted[f.name].dataType).alias(f.name)
         for f in rows.schema
@@ -167,7 +171,7 @@ def lost_keys(stored: StructType, shape: EventShape) -> list[str]:
     return lost if shape.has_other_keys(stored) else []
 
 
-def _evolve(kept_in: Table, held: StructType, wanted: StructType) -> None:
+def _add_and_widen_columns(kept_in: Table, held: StructType, wanted: StructType) -> None:
     """Add columns and fields to a side table, and change types of those that it has."""
     with_new = with_leaves_of(wanted, held)
     if plain(with_new) != plain(held):
@@ -226,7 +230,7 @@ def encryption_of(table: Table, kept_in: Table) -> dict[str, str]:
 def side_tables(table: Table) -> Iterator[Table]:
     """Yield the existing side tables of a table, including its key index."""
     index = Table(table.spark, f"{table.location()}/{KEY_INDEX_DIRECTORY}")
-    for each in (index, side_table(table, TOMBSTONES), side_table(table, EVENTS)):
+    for each in (index, open_side_table(table, TOMBSTONES), open_side_table(table, EVENTS)):
         if each.exists():
             yield each
 
@@ -243,9 +247,9 @@ def noted_before(keep_for: timedelta, noted: int | None = None) -> str:
         keep_for: How long ago.
         noted: Before which time, in µs since 1970; by default before now.
     """
-    before = _ago(keep_for)
+    before = _time_before(keep_for)
     if noted is not None:
-        before = _EPOCH + timedelta(microseconds=noted) - keep_for
+        before = _UNIX_EPOCH + timedelta(microseconds=noted) - keep_for
     return f"{NOTED} < TIMESTAMP '{before.isoformat()}'"
 
 
@@ -259,18 +263,18 @@ def may_hold_noted_before(kept_in: TableSnapshot, keep_for: timedelta) -> bool:
         return True
     files = FileList(kept_in.spark, listed, kept_in.data_path, have_statistics=True)
     (noted,) = bounds(kept_in, files, [((NOTED,), TimestampType())])
-    before = (_ago(keep_for) - _EPOCH) // timedelta(microseconds=1)
+    before = (_time_before(keep_for) - _UNIX_EPOCH) // timedelta(microseconds=1)
     return any(low is None or low < before for low in noted.lows)
 
 
-def _ago(time: timedelta) -> datetime:
+def _time_before(time: timedelta) -> datetime:
     return datetime.now(timezone.utc) - time
 
 
 def noted_at_present() -> int:
     """Return the time in µs since 1970; two calls never return the same."""
     global _last_noted
-    with _lock:
+    with _noting:
         _last_noted = max(_last_noted + 1, time.time_ns() // 1000)
         return _last_noted
 
@@ -286,7 +290,7 @@ class Settled:
 
     Attributes:
         read: The version of the side table from which they were read.
-        changes: Whether they are others than those of that version.
+        changes: Whether they differ from the rows of that version.
         takes_over: Whether some of them are what the source of a clone remembered.
     """
 
@@ -317,7 +321,7 @@ def settle(kept_in: Table, table: Table, directory: str) -> TableSnapshot:
         pairs = {**looked_at, SETTLED: found.read}
         if found.takes_over:
             pairs[TAKEN_OVER] = 1
-        # If it gets columns first, this conflicts with that, and is repeated.
+        # Adding columns first makes this write conflict, and it is repeated.
         rows = fitted(found.rows, kept_in)
         kept_in.write(rows, "overwrite", applied=pairs, computed_from=found.read)
         logger.info("%s holds what counts for version %d of %s", kept_in, newest.version, table)
@@ -332,20 +336,20 @@ def settle(kept_in: Table, table: Table, directory: str) -> TableSnapshot:
 def settled(side: TableSnapshot, newest: TableSnapshot, directory: str) -> Settled | None:
     """Return a side table's rows that count for its table's newest version.
 
-    None if all do, because the table has not left its line since the last look.
+    None if all do, because the table was neither restored nor cloned since the last check.
     """
-    known, key = side.last_applied(LOOKED_AT), _key_of_side(side, newest)
+    known, key = side.last_applied(LOOKED_AT), (side.data_path, newest.id)
     since = max(_looked_until(key, side.version), -1 if known is None else known)
-    # A table from before side tables were looked at has been on its line since they exist.
-    if not has_left(newest, since, side.created_at_ms or 0):
-        keep(_checked_until, key, (newest.version, side.version), _KEPT_LOOKS)
+    # If no check was recorded, what came before the side table does not matter.
+    if not was_restored_or_replaced(newest, since, side.created_at_ms or 0):
+        keep(checked_until, key, (newest.version, side.version), _KEPT_LOOKS)
         return None
     versions = list(_versions(side))
     lineage = Lineage.of(newest, _oldest_ms(versions))
-    return _held(versions, lineage, newest, directory)
+    return _rows_that_count(versions, lineage, newest, directory)
 
 
-def _held(
+def _rows_that_count(
     versions: Sequence[tuple[TableSnapshot, set[int]]],
     lineage: Lineage,
     table: TableSnapshot,
@@ -354,19 +358,19 @@ def _held(
     """Return the rows of a side table that count for a version of its table."""
     (side, newest), *earlier = versions
     dropped = [noted for noted in newest if not lineage.holds(noted)]
-    rows, seen, changes = _without(side.read_whole(), dropped), set(newest), bool(dropped)
+    rows, seen, changes = _drop_noted(side.read_whole(), dropped), set(newest), bool(dropped)
     for before, noted in earlier:
         back = [each for each in noted - seen if lineage.holds(each)]
         seen |= noted
         if back:
-            rows = _with(rows, _only(before.read_whole(), back))
+            rows = _union(rows, _keep_noted(before.read_whole(), back))
             changes = True
     takes_over = False
     if lineage.cloned is not None and noted_by_clone(lineage.cloned) not in seen:
-        of_source = rows_of_clone(table, lineage.cloned, directory)
-        if of_source is not None:
+        source_rows = rows_of_clone(table, lineage.cloned, directory)
+        if source_rows is not None:
             takes_over = changes = True
-            rows = _with(rows, of_source)
+            rows = _union(rows, source_rows)
     return Settled(rows, side.version, changes, takes_over)
 
 
@@ -382,7 +386,7 @@ def _take_over(kept_in: Table, table: Table, newest: TableSnapshot, directory: s
             # Another run may do the same: then this one conflicts, and is repeated.
             kept_in.write(rows, "append", applied=applied, computed_from=0)
             return
-    keep(_checked_until, key, (newest.version, -1), _KEPT_LOOKS)
+    keep(checked_until, key, (newest.version, -1), _KEPT_LOOKS)
 
 
 def rows_of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataFrame | None:
@@ -391,14 +395,14 @@ def rows_of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataF
     try:
         source, cloned = source_of(newest, clone)
         # A table that replaced the source has another id, and a side table of its own.
-        kept_in = side_table(source, directory, cloned.id)
+        kept_in = open_side_table(source, directory, cloned.id)
         if newest_version(kept_in) < 1:  # nothing was written yet, also if it is a clone itself
             earlier = cloned_by(cloned, last_look(cloned))
             rows = None if earlier is None else rows_of_clone(cloned, earlier, directory)
         else:
-            versions, of_source = list(_versions(kept_in.snapshot())), source.snapshot()
-            lineage = Lineage.of(of_source, _oldest_ms(versions), cloned.version)
-            rows = _held(versions, lineage, of_source, directory).rows
+            versions, newest_of_source = list(_versions(kept_in.snapshot())), source.snapshot()
+            lineage = Lineage.of(newest_of_source, _oldest_ms(versions), cloned.version)
+            rows = _rows_that_count(versions, lineage, newest_of_source, directory).rows
     except DeltaweaveError as error:
         logger.warning(
             "%s was cloned from %s, whose remembered events cannot be read: %s",
@@ -413,10 +417,10 @@ def rows_of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataF
 def _versions(side: TableSnapshot) -> Iterator[tuple[TableSnapshot, set[int]]]:
     """Yield the versions of a side table that hold different batches, newest first, with these."""
     key = (side.data_path, side.id, side.version, side.committed_at_ms)
-    at, noted = side, _noted.get(key)
+    at, noted = side, noted_batches.get(key)
     if noted is None:
         noted = _noted_in(side)
-        keep(_noted, key, noted, _KEPT_NOTED)
+        keep(noted_batches, key, noted, _KEPT_NOTED)
     while True:
         yield at, noted
         before = at.last_applied(SETTLED)
@@ -443,15 +447,15 @@ def _noted_in(side: TableSnapshot) -> set[int]:
     return {noted for noted in found["noted"].to_pylist() if noted is not None}
 
 
-def _only(rows: DataFrame, noted: list[int]) -> DataFrame:
+def _keep_noted(rows: DataFrame, noted: list[int]) -> DataFrame:
     return rows.where(F.unix_micros(NOTED).isin(noted)) if noted else rows.limit(0)
 
 
-def _without(rows: DataFrame, noted: list[int]) -> DataFrame:
+def _drop_noted(rows: DataFrame, noted: list[int]) -> DataFrame:
     return rows.where(~F.unix_micros(NOTED).isin(noted)) if noted else rows
 
 
-def _with(rows: DataFrame, others: DataFrame) -> DataFrame:
+def _union(rows: DataFrame, others: DataFrame) -> DataFrame:
     """Return rows of two versions of a side table, with the columns and fields that either has."""
     wanted = wider(rows.schema, others.schema)
     assert isinstance(wanted, StructType)
@@ -470,11 +474,7 @@ def _with_columns(rows: DataFrame, wanted: StructType) -> DataFrame:
     return rows.select(*[each.alias(f.name) for each, f in zip(values, wanted, strict=True)])
 
 
-def _key_of_side(side: TableSnapshot, newest: TableSnapshot) -> tuple[str, str]:
-    return side.data_path, newest.id
-
-
 def _looked_until(key: tuple[str, str], side: int) -> int:
     """Return the version up to which a table was looked at for a version of its side table."""
-    version, since = _checked_until.get(key, (-1, side))
+    version, since = checked_until.get(key, (-1, side))
     return version if side >= since else -1

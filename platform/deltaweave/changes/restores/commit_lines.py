@@ -1,11 +1,10 @@
 """The line of commits that a version of a table consists of, by its log alone.
 
 RESTORE makes a version with the rows of an earlier one, and the commits between the two are in the
-log. Which version that was, the log says in one of two ways: by number, or by a time as text in a
-time zone that it does not say. Then the files show it: those in the table after the RESTORE
-are those of the version to which it went.
+log. The log records which version that was by its number, or by a time as text without its time
+zone. For a time, the files decide: after the RESTORE, the table has those of the restored version.
 
-Nothing here needs Spark: the log is whatever can read commits by their version.
+Nothing here needs Spark: a `Log` reads commits by their version.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ RESTORED, CLONED = "RESTORE", "CLONE"
 
 
 _MINUTE_MS = 60_000
-# Times of zones are ahead of UTC by a multiple of a quarter of an hour, from -12:00 to +14:00.
+# Offsets of time zones: multiples of a quarter of an hour, from -12:00 to +14:00.
 _ZONES_MS = [quarter * 15 * _MINUTE_MS for quarter in range(-48, 57)]
 _A_DAY_MS = 24 * 60 * _MINUTE_MS
 
 _FRACTION = re.compile(r"\.\d+")
 
 _MAX_KEPT = 1_000
-MAX_LOOKED = 500  # commits of a line that are read for one that may not be there
+MAX_LOOKED = 500  # commits that are searched for one that may not exist
 
 
 class Log(Protocol):
@@ -62,7 +61,7 @@ class Applied:
 
 
 class _Look(NamedTuple):
-    """What the commits of a line and those undone name, as far as they were read.
+    """The batches that commits name, as far as the commits were read.
 
     Attributes:
         there: Batches of the line.
@@ -77,15 +76,15 @@ class _Look(NamedTuple):
     below: int
 
 
-_restored: dict[tuple[str, int, int], int | None] = {}
-_applied: dict[tuple[str, str, bool, int, int], Applied] = {}
-_looks: dict[tuple[str | int, ...], _Look] = {}
+restored_versions: dict[tuple[str, int, int], int | None] = {}
+applied_ids: dict[tuple[str, str, bool, int, int], Applied] = {}
+looks_at_batches: dict[tuple[str | int, ...], _Look] = {}
 
 
 def line_of_commits(log: Log, version: int) -> Iterator[Commit]:
     """Yield the commits that a version consists of, the newest first, as far as the log has them.
 
-    The last one may be that by which the table has the rows of another one.
+    The last one may be a clone or a new table, whose rows are not from commits before it.
     """
     at: int | None = version
     while at is not None and at >= 0:
@@ -97,9 +96,10 @@ def line_of_commits(log: Log, version: int) -> Iterator[Commit]:
 
 
 def begins_history(commit: Commit) -> bool:
-    """Return whether a version has nothing of those before, as a clone or a new table.
+    """Return whether nothing before a commit counts, since it made a clone or a new table.
 
-    An overwrite by `saveAsTable` is called a new table, too, and is none (Delta 4.3 marks it).
+    Delta logs an overwrite by `saveAsTable` as a new table, too; Delta 4.3 marks it, and it is
+    none.
     """
     if "REPLACE TABLE" in commit.operation:
         return str(commit.parameters.get("isV1SaveAsTableOverwrite")).lower() != "true"
@@ -107,7 +107,7 @@ def begins_history(commit: Commit) -> bool:
 
 
 def version_before(log: Log, commit: Commit) -> int | None:
-    """Return the version from which a commit went on; None if the log does not show it.
+    """Return the version that a commit continues; None if the log does not show it.
 
     It is None if a RESTORE by time went to a version before all that the log still holds.
     """
@@ -117,10 +117,10 @@ def version_before(log: Log, commit: Commit) -> int | None:
     if version is not None:
         return int(version)
     key = (log.location, commit.version, commit.at_ms)
-    if key in _restored:
-        return _restored[key]
+    if key in restored_versions:
+        return restored_versions[key]
     found = _restored_by_files(log, commit)
-    keep(_restored, key, found)
+    keep(restored_versions, key, found)
     return found
 
 
@@ -129,24 +129,23 @@ def applied_in_line(
 ) -> Applied:
     """Return what the line of a version holds of an application id.
 
-    RESTORE leaves the application ids of a table as they are, also of commits that it undoes. An id
-    of batches counts those before it, too, so that of a commit whose writer had not seen a RESTORE
-    counts nothing: some of these batches may be undone.
+    RESTORE keeps a table's application ids, also those of commits that it undoes. A version of an
+    id stands for all lower versions, too. So an id does not count if a RESTORE came between the
+    version that its writer read and its commit: lower batches may be undone.
 
     Args:
         log: The log of the table.
         version: The version.
         application_id: The application id.
-        held: What the version itself holds of it. It counts if the log is cleaned up, and no commit
-            with this id was undone.
-        is_alone: Whether the id counts nothing but what its own commit applied, which is in the
-            line with that commit.
+        held: The version of the id in the snapshot, which counts if the log was cleaned up and no
+            commit with the id was undone.
+        is_alone: Whether a version of the id stands for its own commit only.
     """
     found, keys, line = None, [], list[Commit]()
     for commit in line_of_commits(log, version):
         keys.append((log.location, application_id, is_alone, commit.version, commit.at_ms))
-        if keys[-1] in _applied:
-            found = _applied[keys[-1]]
+        if keys[-1] in applied_ids:
+            found = applied_ids[keys[-1]]
         elif application_id in commit.applied and (
             is_alone or _went_on_from_what_it_read(log, commit)
         ):
@@ -157,22 +156,18 @@ def applied_in_line(
     if found is None:
         found = _applied_before(log, line, application_id, held)
     if keys and found.unknown_since is None:
-        keep(_applied, keys[0], found)
+        keep(applied_ids, keys[0], found)
     return found
 
 
-def was_left(log: Log, version: int, batch: int, application_ids: Sequence[str]) -> bool:
-    """Return whether commits that are not in the line of a version name a batch, and none in it.
+def was_undone(log: Log, version: int, batch: int, application_ids: Sequence[str]) -> bool:
+    """Return whether a batch is named only by commits that are not in the line of a version.
 
-    The newest commit that names it decides, as far as the log has them: one of the line, or one
-    that a RESTORE undid or a new table replaced. It is looked for below the `MAX_LOOKED` newest
-    commits only if some were undone since.
+    The newest commit that names it decides: one of the line, or one that a RESTORE undid or a new
+    table replaced. `MAX_LOOKED` commits are searched, beginning again at each commit that undid
+    others.
 
-    Args:
-        log: The log of the table.
-        version: The version.
-        batch: The version of an application id.
-        application_ids: The application ids that commits name it with.
+    `batch` is the version under which commits name it, with one of the application ids.
     """
 
     def named(commit: Commit) -> set[int]:
@@ -185,13 +180,13 @@ def was_left(log: Log, version: int, batch: int, application_ids: Sequence[str])
         if commit is None:
             break
         keys.append((log.location, *application_ids, commit.version, commit.at_ms))
-        if (kept := _looks.pop(keys[-1], None)) is not None:
+        if (kept := looks_at_batches.pop(keys[-1], None)) is not None:
             left |= kept.left - there
             there |= kept.there - left
             looked, below = kept.looked, kept.below
             continue
-        if (of_line := named(commit)) and _went_on_from_what_it_read(log, commit):
-            there |= of_line - left
+        if (named_here := named(commit)) and _went_on_from_what_it_read(log, commit):
+            there |= named_here - left
         before = None if begins_history(commit) else version_before(log, commit)
         below = -1 if before is None else before
         undone = range(below + 1, commit.version)
@@ -201,7 +196,7 @@ def was_left(log: Log, version: int, batch: int, application_ids: Sequence[str])
                 break
             left |= named(each) - there
     if keys:
-        keep(_looks, keys[0], _Look(there, left, looked, below))
+        keep(looks_at_batches, keys[0], _Look(there, left, looked, below))
     return batch in left
 
 
@@ -218,7 +213,7 @@ def _went_on_from_what_it_read(log: Log, commit: Commit) -> bool:
 
 
 def _applied_before(log: Log, line: list[Commit], application_id: str, held: int | None) -> Applied:
-    """Return what a line of commits holds of an application id that no known commit names."""
+    """Return the version of an application id in a line none of whose known commits names it."""
     if line and (line[-1].version == 0 or begins_history(line[-1])):
         return Applied(None)
     restored = [commit for commit in line if commit.operation == RESTORED]
@@ -248,9 +243,9 @@ def _restored_by_files(log: Log, restore: Commit) -> int | None:
             break
         made[version], changes[version] = commit.at_ms, files
         if text is not None and commit.at_ms < text[0] - _A_DAY_MS:
-            break  # nowhere was it so late
+            break  # in every time zone, it is before the RESTORE's time
     same = _with_files_of(after, changes, restore.version)
-    # Versions with the same files have the same rows: the newest has most of what was applied.
+    # Versions with the same files have the same rows. The newest holds the most batches.
     return min(same, key=lambda each: (_distance(text, made, each), -each), default=None)
 
 
@@ -259,7 +254,7 @@ def _with_files_of(
 ) -> set[int]:
     """Return the versions with the files that a table has after a RESTORE."""
     first = min(changes, default=restored)
-    # By file, the versions of commits that name it, and whether it is there after them.
+    # By file, the versions of commits that name it, and whether it is in the table after each.
     named_in: dict[str, list[tuple[int, bool]]] = {}
     for version in sorted(changes):
         for file in changes[version].removed - changes[version].added:
@@ -268,7 +263,7 @@ def _with_files_of(
             named_in.setdefault(file, []).append((version, True))
     candidates = set(range(max(first - 1, 0), restored - 1))
     if not (after.added | after.removed) <= named_in.keys():
-        return set()  # it was removed or added before the first of them
+        return set()  # a file of the RESTORE is named only before the commits that were read
     for file, named in named_in.items():
         is_there = file in after.added or (file not in after.removed and named[-1][1])
         ends = [(first - 1, not named[0][1]), *named, (restored, is_there)]
@@ -287,12 +282,12 @@ class _RestoreTime(NamedTuple):
 
 def _time_of(parameters: Mapping[str, Any]) -> _RestoreTime | None:
     """Return the time of a RESTORE, or None."""
-    moment = parameters.get("datetime")  # as delta-rs says it
+    moment = parameters.get("datetime")  # as delta-rs writes it
     if isinstance(moment, int) or str(moment).isdecimal():
         return _RestoreTime(int(str(moment)), True)
     text = str(parameters.get("timestamp") or moment)
     try:
-        # Python 3.10 reads fractions of three or six digits alone, and no Z.
+        # Python 3.10 reads only fractions of three or six digits, and no Z.
         text = _FRACTION.sub(lambda found: f"{found[0]:0<7}"[:7], text).replace("Z", "+00:00")
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -313,10 +308,10 @@ def _distance(text: _RestoreTime | None, made: Mapping[int, int], version: int) 
 
 
 def keep(kept: dict[Any, Any], key: tuple[Any, ...], value: Any, at_most: int = _MAX_KEPT) -> None:
-    """Keep what was found for a commit; its time, at the end of the key, tells tables apart."""
+    """Keep a finding on a commit; the commit's time, last in the key, identifies its table."""
     if not key[-1]:
         return
-    kept.pop(key, None)  # so that it is the newest
+    kept.pop(key, None)  # so that it becomes the newest entry
     kept[key] = value
-    for oldest in list(kept)[:-at_most]:  # other threads may keep something meanwhile
+    for oldest in list(kept)[:-at_most]:  # a copy, because other threads may add entries
         kept.pop(oldest, None)

@@ -1,0 +1,68 @@
+"""Events that are remembered beside a table, in small Delta tables in its directory.
+
+- `side_table`: such a table; which of its rows count after a RESTORE, or for a clone.
+- `tombstones`: the remembered deletes of a table of current rows.
+- `stored_events`: events as side tables store them, and read back when columns have changed.
+"""
+
+from __future__ import annotations
+
+from deltaweave.changes.side_tables.side_table import (
+    EVENTS,
+    NOTED,
+    TOMBSTONES,
+    check_has_keys,
+    create_side_table,
+    encryption_of,
+    fitted,
+    lost_keys,
+    may_hold_noted_before,
+    newest_version,
+    noted_at,
+    noted_at_present,
+    noted_before,
+    open_side_table,
+    settle,
+    side_tables,
+)
+from deltaweave.changes.side_tables.stored_events import (
+    ITEM,
+    check_are_of,
+    completed,
+    stored_schema,
+    to_events,
+    to_stored,
+    untaken,
+    with_values_of,
+)
+from deltaweave.changes.side_tables.tombstones import DELETED, EMPTIED, Tombstones
+
+__all__ = [
+    "DELETED",
+    "EMPTIED",
+    "EVENTS",
+    "ITEM",
+    "NOTED",
+    "TOMBSTONES",
+    "Tombstones",
+    "check_are_of",
+    "check_has_keys",
+    "completed",
+    "create_side_table",
+    "encryption_of",
+    "fitted",
+    "lost_keys",
+    "may_hold_noted_before",
+    "newest_version",
+    "noted_at",
+    "noted_at_present",
+    "noted_before",
+    "open_side_table",
+    "settle",
+    "side_tables",
+    "stored_schema",
+    "to_events",
+    "to_stored",
+    "untaken",
+    "with_values_of",
+]

@@ -1,4 +1,4 @@
-"""The pages of guarantees and of security name, for each answer, tests that exist."""
+"""Each promise of the pages of guarantees and of security has tests that exist."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import tomllib
 
 ROOT = Path(__file__).parents[2]
 # Each page promises up to the section that says what it does not.
@@ -15,8 +16,23 @@ PAGES = {
     "guarantees.md": "## What is not promised",
     "security.md": "## What is not answered",
 }
-# Sections of what is given, not of what is promised.
-WITHOUT_TESTS = ("What is trusted",)
+# Sections of what is given and of what to do, not of what is promised.
+WITHOUT_TESTS = ("What is trusted", "What to do")
+# A promise is the bold sentence that an item begins with; or, of security, a row of a table: what
+# threatens, and the answer.
+PROMISE = re.compile(r"^- \*\*(.+?)\*\*", re.MULTILINE)
+THREAT = re.compile(r"^\| (?!threat \||--- \|)(.+?) \| .+ \|$", re.MULTILINE)
+FORMS = {"guarantees.md": PROMISE, "security.md": THREAT}
+# Of each page, each promise, and of each, what its tests show.
+TESTS: dict[str, dict[str, dict[str, list[str]]]] = tomllib.loads(
+    (ROOT / "tests" / "guarantees.toml").read_text()
+)
+PROMISES = [
+    (promise, named)
+    for promises in TESTS.values()
+    for promise, shown in promises.items()
+    for named in shown.values()
+]
 
 
 def sections(page: str) -> dict[str, str]:
@@ -26,22 +42,6 @@ def sections(page: str) -> dict[str, str]:
     return {title: text for title, text in found if title not in WITHOUT_TESTS}
 
 
-# A promise, with the tests that hold it in a list that opens; or, of security, a row of a table:
-# what threatens, the answer, and its tests. Tables of guarantees are of what was counted.
-PROMISE = re.compile(
-    r"^- (.+?) <details><summary>\d+ tests?</summary>(.+)</details>$", re.MULTILINE
-)
-THREAT = re.compile(r"^\| (.+?) \| (.+) \|$", re.MULTILINE)
-FORMS = {"guarantees.md": PROMISE, "security.md": THREAT}
-PROMISES = [
-    (promise, tests)
-    for page, form in FORMS.items()
-    for text in sections(page).values()
-    for promise, tests in form.findall(text)
-    if promise not in ("threat", "---")
-]
-
-
 @cache
 def names_of_tests(module: str) -> set[str]:
     tree = ast.parse((ROOT / "tests" / module).read_text())
@@ -49,23 +49,36 @@ def names_of_tests(module: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("promise", "tests"), PROMISES)
-def test_a_promise_names_tests_that_exist(promise: str, tests: str) -> None:
-    named = re.findall(r"(?:`|<code>)([\w/]+\.py)::(test_\w+)(?:`|</code>)", tests)
-    assert named, promise
-    for module, test in named:
-        assert test in names_of_tests(module), f"{module}::{test}"
+def test_a_promise_names_tests_that_exist(promise: str, tests: list[str]) -> None:
+    assert tests, promise
+    assert len(set(tests)) == len(tests), promise
+    for each in tests:
+        module, _, test = each.partition("::")
+        assert test.startswith("test_"), each
+        assert test in names_of_tests(module), each
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_page_promises_something_in_every_section(page: str) -> None:
     assert sections(page)
     for title, text in sections(page).items():
-        promised = PROMISE.search(text) if FORMS[page] is PROMISE else re.search(r"\| `", text)
-        assert promised, title
+        assert FORMS[page].search(text), title
 
 
-def test_every_list_of_tests_follows_a_promise_and_says_how_many_they_are() -> None:
-    page = (ROOT / "docs" / "guarantees.md").read_text()
-    assert len(PROMISE.findall(page)) == page.count("<details>") > 100
-    for number, tests in re.findall(r"<summary>(\d+) tests?</summary>(.*)</details>", page):
-        assert int(number) == tests.count("<code>"), tests
+@pytest.mark.parametrize("page", PAGES)
+def test_the_promises_of_a_page_are_those_that_have_tests(page: str) -> None:
+    promises = [each for text in sections(page).values() for each in FORMS[page].findall(text)]
+    assert promises == list(TESTS[page])
+    assert len(set(promises)) == len(promises)
+
+
+def test_no_item_of_the_guarantees_is_without_a_promise() -> None:
+    for text in sections("guarantees.md").values():
+        assert len(PROMISE.findall(text)) == len(re.findall(r"^- ", text, re.MULTILINE))
+
+
+def test_a_reader_can_scan_the_promises_and_each_says_what_its_tests_show() -> None:
+    guarantees = TESTS["guarantees.md"]
+    assert 40 <= len(guarantees) <= 60
+    assert sum(map(len, guarantees.values())) > 100
+    assert all(promise.endswith(".") for promise in guarantees)

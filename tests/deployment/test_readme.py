@@ -23,6 +23,7 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "SECURITY.md",
     ROOT / "platform" / "ARCHITECTURE.md",
+    ROOT / "tests" / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 
@@ -146,6 +147,20 @@ def test_the_recipes_of_contributing_name_files_that_exist() -> None:
     named = set(re.findall(r"`((?:platform|tests|docs)/[^`]+)`", text))
     assert len(named) > 20
     assert {each for each in named if not (ROOT / each).exists()} == set()
+
+
+def test_the_page_of_tests_names_each_helper_family_and_marker() -> None:
+    page = (ROOT / "tests" / "README.md").read_text()
+    named = set(re.findall(r"`([^`\n]+)`", page))
+    for path in [*named]:
+        assert not path.startswith("tests/") or (ROOT / path).exists(), path
+    helpers = {file.stem for file in (ROOT / "tests" / "support").glob("[a-z]*.py")}
+    cases = (ROOT / "tests" / "merge_cases").glob("[a-z]*.py")
+    families = {file.stem for file in cases if "\nCASES" in file.read_text()}
+    listed = (ROOT / "pyproject.toml").read_text().split("markers = [")[1]
+    markers = set(re.findall(r'^  "(\w+): ', listed, re.MULTILINE))
+    assert len(helpers) > 20 < len(families)
+    assert (helpers | families | markers) - named == set()
 
 
 def test_the_declarations_that_the_docs_show_are_assets() -> None:

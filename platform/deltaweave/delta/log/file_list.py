@@ -118,7 +118,7 @@ class FileList:
             return Jvm.of(self.spark).select_where(chosen.of.files, chosen.mask)
         return self.listed
 
-    def none(self) -> FileList:
+    def empty(self) -> FileList:
         """Return an empty list of files of the same table."""
         nothing = Jvm.of(self.spark).seq([])
         files = FileList(self.spark, nothing, self.data_path)
@@ -273,7 +273,7 @@ class FileList:
         """The files' paths as the log spells them."""
         return tuple(self.rows["path"].to_pylist())
 
-    def and_also(self, others: FileList) -> FileList:
+    def union(self, others: FileList) -> FileList:
         """Return the files of both lists, which are of the same table."""
         return FileList(self.spark, self.files.appendedAll(others.files), self.data_path)
 
@@ -289,7 +289,7 @@ class FileList:
         files._rows = self.rows.filter(mask)  # that saves a Spark query
         return files
 
-    def among(self, paths: Collection[str]) -> FileList:
+    def with_paths(self, paths: Collection[str]) -> FileList:
         """Select the files with these paths, as the log spells them."""
         import numpy as np
 

@@ -204,7 +204,7 @@ def _after_moves(staged: Staged, removed_paths: Collection[str], added: FileList
             f"other commits removed {counted(len(removed_paths), 'file')} with matches, and "
             f"{verdict.reason}"
         )
-    scan = moved_matches(staged, staged.matched.among(removed_paths), added)
+    scan = moved_matches(staged, staged.matched.with_paths(removed_paths), added)
     if scan is None:
         raise _MustRerunError("other rows match in the added files than in the removed ones")
     moved = _STRATEGY_OF[staged.strategy].rebased(staged, removed_paths, scan)
@@ -212,8 +212,8 @@ def _after_moves(staged: Staged, removed_paths: Collection[str], added: FileList
         raise _MustRerunError("an added file has to be rewritten by Spark")
     return replace(
         moved,
-        matched=staged.matched.excluding(removed_paths).and_also(scan.matched),
-        touched=staged.touched.excluding(removed_paths).and_also(scan.touched),
+        matched=staged.matched.excluding(removed_paths).union(scan.matched),
+        touched=staged.touched.excluding(removed_paths).union(scan.touched),
         files_redone=len(scan.touched),
     )
 
@@ -239,7 +239,7 @@ def _united(staged: Staged, marked: FileList) -> Staged:
     newer = staged.run.transaction
     if len(marked) > limits.MAX_UNITED_VECTORS:
         raise _MustRerunError(f"rows of {len(marked)} scanned files were marked")
-    since = RemarkedFiles(staged.candidates.among(set(marked.paths)), marked)
+    since = RemarkedFiles(staged.candidates.with_paths(set(marked.paths)), marked)
     if not since.only_more(newer):
         raise _MustRerunError("rows were restored in a scanned file")
     with_matches = set(staged.matched.paths)
@@ -248,7 +248,7 @@ def _united(staged: Staged, marked: FileList) -> Staged:
         return staged
     if staged.marked is None or not staged.changes_every_match:
         raise _MustRerunError("rows of a file with matches were marked")
-    both = RemarkedFiles(staged.candidates.among(set(shared)), marked.among(set(shared)))
+    both = RemarkedFiles(staged.candidates.with_paths(set(shared)), marked.with_paths(set(shared)))
     vectors = both.united(newer, staged.marked)
     if vectors is None:
         raise _MustRerunError(

@@ -135,7 +135,7 @@ class CopyInPlace(Strategy):
                 written = done.written
                 if len(done.left):
                     rows = changed_rows(run, scan, done.left, with_unmodified=True)
-                    written = run.transaction.write(rows).and_also(written)
+                    written = run.transaction.write(rows).union(written)
                 else:
                     name, replacements = self.name, done.replacements
         return Staged.copied(run, name, scan, written, replacements)
@@ -162,8 +162,8 @@ class CopyInPlace(Strategy):
         copied += staged.run.transaction.num_records(scan.touched) - sum(scan.changed_by_file)
         return replace(
             staged,
-            removed=stayed.and_also(scan.touched),
-            written=staged.written.without(dropped).and_also(done.written),
+            removed=stayed.union(scan.touched),
+            written=staged.written.without(dropped).union(done.written),
             num_copied=copied,
         )
 
@@ -200,7 +200,7 @@ def _worth_copying(run: MergeRun, scan: TouchedFilesScan) -> FileList:
     if run.settings.in_place.is_forced:
         return scan.touched
     files = scan.touched.where(_few_rows_change(scan))
-    return files if files.size_in_bytes >= limits.MIN_BYTES_IN_PLACE else scan.touched.none()
+    return files if files.size_in_bytes >= limits.MIN_BYTES_IN_PLACE else scan.touched.empty()
 
 
 def _few_rows_change(scan: TouchedFilesScan) -> numpy.ndarray:
@@ -242,7 +242,7 @@ def rewrite_in_place(run: MergeRun, scan: TouchedFilesScan, files: FileList) -> 
     with alongside(run.statement.spark, insert) as inserting:
         done = rewrite_without_inserts(run, scan, files)
     inserted = inserting.result()
-    return done if inserted is None else replace(done, written=inserted.and_also(done.written))
+    return done if inserted is None else replace(done, written=inserted.union(done.written))
 
 
 def rewrite_without_inserts(
@@ -291,7 +291,7 @@ def _rewritten(
         return done
     if may_have_written:
         own.delete_all(prefix)
-    return RewrittenInPlace(WrittenFiles.of(scan.touched.none()), {}, scan.touched)
+    return RewrittenInPlace(WrittenFiles.of(scan.touched.empty()), {}, scan.touched)
 
 
 def _by_tasks(
@@ -373,8 +373,8 @@ def rewrite_without_changed_rows(
     written = done.written
     if len(done.left):
         copied = run.transaction.write(remaining_rows(run.transaction, scan, done.left))
-        written = copied.and_also(written)
-    return replace(done, written=written if new is None else new.and_also(written))
+        written = copied.union(written)
+    return replace(done, written=written if new is None else new.union(written))
 
 
 def _dropped(transaction: Transaction, scan: TouchedFilesScan, files: FileList) -> DataFrame:

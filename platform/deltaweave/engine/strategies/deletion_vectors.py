@@ -103,10 +103,10 @@ class DeletionVectors(Strategy):
             return None
         assert staged.marked is not None
         stayed = staged.touched.excluding(staged.removed.paths)
-        own = without_files(staged.marked, stayed.among(removed_paths))
+        own = without_files(staged.marked, stayed.with_paths(removed_paths))
         again = mark_on_driver(staged.run.transaction, rows[FILE], rows[TARGET_ROW_ID], plan.stay)
-        removed = staged.removed.excluding(removed_paths).and_also(plan.removed)
-        return replace(staged, removed=removed, marked=own.and_also(again))
+        removed = staged.removed.excluding(removed_paths).union(plan.removed)
+        return replace(staged, removed=removed, marked=own.union(again))
 
 
 def _write_vectors(transaction: Transaction, scan: TouchedFilesScan, files: FileList) -> MarkedRows:

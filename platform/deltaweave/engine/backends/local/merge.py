@@ -244,7 +244,7 @@ def _all_rewritten(scan: TouchedFilesScan, row_counts: numpy.ndarray) -> FilePla
     import numpy as np
 
     copied = scan.touched.where(row_counts > np.array(scan.changed_by_file))
-    return FilePlan(scan.touched.none(), scan.touched, copied, 0)
+    return FilePlan(scan.touched.empty(), scan.touched, copied, 0)
 
 
 def _check_copies(files: FileList, table: TableFormat) -> None:

@@ -31,8 +31,8 @@ from deltaweave.changes.side_table import EVENTS, TOMBSTONES, check_has_keys, si
 from deltaweave.changes.stored_events import check_are_of, completed
 from deltaweave.changes.table_columns import TableColumns
 from deltaweave.changes.tombstones import Tombstones
+from deltaweave.delta.commit import retried_after_conflict
 from deltaweave.delta.jvm import active, in_session, own_session
-from deltaweave.engine.attempts import retried_after_conflict
 from deltaweave.engine.report import MergeResult
 from deltaweave.errors import StatementError
 from deltaweave.table import Table

@@ -40,10 +40,9 @@ from deltaweave.changes.side_table import encryption_of
 from deltaweave.changes.stored_events import check_are_of, completed
 from deltaweave.changes.table_columns import TableColumns, generated, is_computed, numbered
 from deltaweave.changes.tombstones import Tombstones
-from deltaweave.delta.commit import TransactionId
+from deltaweave.delta.commit import TransactionId, retried_after_conflict
 from deltaweave.delta.jvm import column_named, selected
 from deltaweave.delta.log import TableSnapshot, always_strict
-from deltaweave.engine.attempts import retried_after_conflict
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import quoted
 from deltaweave.table import Table

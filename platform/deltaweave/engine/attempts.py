@@ -2,7 +2,7 @@
 
 No error of an attempt fails a merge, unless Spark would raise it too or the caller asked to stop.
 Code that writes deletes its files before it raises. After a task that finds no pyarrow or numpy on
-executors, no other is tried.
+executors, no other is tried, nor for a table whose store Python does not open.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
+from deltaweave.delta.files import settings_for_arrow
 from deltaweave.delta.jvm import raise_hidden_interrupts, translated
-from deltaweave.engine.tasks import NotRewritableError
+from deltaweave.delta.log import TableSnapshot
+from deltaweave.engine.tasks import Disk, NotRewritableError, ObjectStore, Storage
 from deltaweave.errors import (
     AmbiguousMatchError,
     CommitConflictError,
@@ -148,3 +150,11 @@ def found_without_pyarrow(spark: SparkSession, error: Exception) -> bool:
             context.pythonExec,
         )
     return True
+
+
+def storage_of(table: TableSnapshot) -> Storage | None:
+    """Return the storage of a table's files; None if Python does not open it."""
+    if table.data_path.startswith("file:"):
+        return Disk()
+    settings = settings_for_arrow(table)
+    return None if isinstance(settings, str) else ObjectStore(settings)

@@ -26,8 +26,7 @@ from deltaweave.delta.log import (
     location_in,
 )
 from deltaweave.delta.scan import file_metadata
-from deltaweave.engine.attempts import lacks_pyarrow
-from deltaweave.engine.file_format import storage_of
+from deltaweave.engine.attempts import lacks_pyarrow, storage_of
 from deltaweave.engine.tasks import BOUNDED_SCHEMA, OWN_NAME, Disk, bounded_files, is_bounded
 
 if TYPE_CHECKING:

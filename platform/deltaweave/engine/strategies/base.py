@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum, auto
 from typing import ClassVar
 
 from deltaweave._validation import Verdict, no
+from deltaweave.delta.commit import Transaction
+from deltaweave.delta.files import (
+    WritableColumn,
+    arrow_schema,
+    assumes_new_calendar,
+    codec,
+    file_mode,
+)
+from deltaweave.delta.scan import tracked_columns
 from deltaweave.delta.statement import keeps_columns
+from deltaweave.engine.attempts import storage_of
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.pairs import TouchedFilesScan
 from deltaweave.engine.prune import Candidates
 from deltaweave.engine.report import StrategyName
 from deltaweave.engine.staged import Staged
+from deltaweave.engine.tasks import Disk, NotRewritableError, TableFormat
 
 
 class LocalForm(Enum):
@@ -97,4 +109,32 @@ def may_move_rows(run: MergeRun) -> bool:
     updates = [clause for clause in merge.clauses if clause.action == "update"]
     return bool(partitioned_by) and not all(
         keeps_columns(merge, each, partitioned_by) for each in updates
+    )
+
+
+def table_format(transaction: Transaction, columns: Sequence[WritableColumn]) -> TableFormat:
+    """Return what new files of the table look like; Spark's settings choose the compression.
+
+    Args:
+        columns: The columns in the table's files, as `written_columns` gives them.
+    """
+    storage = storage_of(transaction.table)
+    if storage is None:
+        raise NotRewritableError("Arrow no longer sees the table's store")
+    if isinstance(storage, Disk):
+        storage = replace(storage, mode=file_mode(transaction))
+    compression, extension = codec(transaction)
+    tracked = tracked_columns(transaction)
+    return TableFormat(
+        arrow_schema(transaction, columns),
+        compression,
+        extension,
+        transaction.statistics_schema,
+        transaction.string_prefix_length,
+        transaction.merge.spark.version,
+        assumes_new_calendar(transaction.merge.spark),
+        storage,
+        transaction.own_files.prefix,
+        transaction.own_files.change_feed() if transaction.metadata.keeps_change_feed else None,
+        None if tracked is None else (tracked.row_id.name, tracked.commit_version.name),
     )

@@ -61,13 +61,18 @@ from deltaweave.engine.clauses import (
     updated,
     with_broken,
 )
-from deltaweave.engine.file_format import table_format
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.pairs import TouchedFilesScan, with_numbers
 from deltaweave.engine.prune import Candidates
 from deltaweave.engine.report import StrategyName
 from deltaweave.engine.staged import Staged
-from deltaweave.engine.strategies.base import LocalForm, Strategy, matches, may_move_rows
+from deltaweave.engine.strategies.base import (
+    LocalForm,
+    Strategy,
+    matches,
+    may_move_rows,
+    table_format,
+)
 from deltaweave.engine.strategies.rows import (
     changed_rows,
     copy_phase,

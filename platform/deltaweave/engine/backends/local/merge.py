@@ -30,7 +30,6 @@ from deltaweave.engine.backends.local.pairs import LocalPairs, local_pairs
 from deltaweave.engine.backends.local.partitions import PartitionColumns, check_partitions
 from deltaweave.engine.backends.local.values import NewValues, values_of_pairs, values_of_source
 from deltaweave.engine.clauses import CLAUSE, FILE, NEW_ROW, NO_CLAUSE, SOURCE_ROW
-from deltaweave.engine.file_format import table_format
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.pairs import (
     FilePlan,
@@ -46,6 +45,7 @@ from deltaweave.engine.strategies import (
     LocalForm,
     Strategy,
     insert_phase,
+    table_format,
 )
 from deltaweave.engine.tasks import NotRewritableError, TableFormat, check_copyable
 

@@ -172,14 +172,9 @@ def _rebased(staged: Staged, lock: TableLock) -> Staged:
     known = set(file_versions(staged.found.listed))
     candidates = {each.path: each for each in file_versions(staged.candidates)}
     is_new = np.array([each not in known for each in versions], dtype=bool)
-    is_marked = np.array(
-        [new and _is_marked(each, candidates) for each, new in zip(versions, is_new, strict=True)],
-        dtype=bool,
-    )
-    added = files.where(is_new & ~is_marked)
-    as_read = {each.path for each, new in zip(versions, is_new, strict=True) if not new}
-    marked = files.where(is_marked)
-    removed_paths = set(staged.matched.paths) - as_read - set(marked.paths)
+    is_marked = is_new & np.array([_is_marked(each, candidates) for each in versions], dtype=bool)
+    added, marked = files.where(is_new & ~is_marked), files.where(is_marked)
+    removed_paths = set(staged.matched.paths) - set(files.where(~is_new | is_marked).paths)
     if len(added) and not _is_quick(staged.run.source, added):
         lock.release()  # other writers would wait for it too long
     if removed_paths:
@@ -208,8 +203,8 @@ def _after_moves(staged: Staged, removed_paths: Collection[str], added: FileList
     if scan is None:
         raise _MustRerunError("other rows match in the added files than in the removed ones")
     moved = _STRATEGY_OF[staged.strategy].rebased(staged, removed_paths, scan)
-    if moved is None:
-        raise _MustRerunError("an added file has to be rewritten by Spark")
+    if isinstance(moved, Verdict):
+        raise _MustRerunError(moved.reason)
     return replace(
         moved,
         matched=staged.matched.excluding(removed_paths).union(scan.matched),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.report import StrategyName
-from deltaweave.engine.strategies.base import LocalForm, Strategy, table_format
+from deltaweave.engine.strategies.base import SparkScan, Strategy, table_format
 from deltaweave.engine.strategies.copy_in_place import CopyInPlace
 from deltaweave.engine.strategies.copy_on_write import CopyOnWrite
 from deltaweave.engine.strategies.deletion_vectors import DeletionVectors
@@ -25,7 +25,7 @@ __all__ = [
     "STRATEGIES",
     "Choice",
     "CopyInPlace",
-    "LocalForm",
+    "SparkScan",
     "Strategy",
     "choose_strategy",
     "insert_phase",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from enum import Enum, auto
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from deltaweave._validation import Verdict, no
@@ -28,17 +27,23 @@ from deltaweave.engine.staged import Staged
 from deltaweave.engine.tasks import Disk, NotRewritableError, TableFormat
 
 
-class LocalForm(Enum):
-    """The files that the local backend writes for a strategy."""
+@dataclass(frozen=True)
+class SparkScan:
+    """The files that Spark reads, and the matches in them, before it writes.
 
-    INSERTS = auto()
-    """New files alone."""
+    Attributes:
+        candidates: The candidate files; None if the strategy finds them as it writes.
+        scan: What the scan for matches found; None if the strategy needs none.
+    """
 
-    VECTORS = auto()
-    """The deletion vectors of files that stay, and new files."""
+    candidates: Candidates | None
+    scan: TouchedFilesScan | None = None
 
-    COPIES = auto()
-    """Every touched file again, row by row in its order."""
+    @property
+    def matches(self) -> TouchedFilesScan:
+        """The result of the scan, for a strategy that needs one."""
+        assert self.scan is not None, "needs_scan"
+        return self.scan
 
 
 class Strategy(ABC):
@@ -49,14 +54,17 @@ class Strategy(ABC):
         needs_scan: Whether it needs the scan for matches. Otherwise it finds candidates itself.
         needs_row_index: Whether the scan must know the index of each row in its file.
         writes_changes_alone: Whether it writes no unmodified row.
-        local: What the local backend writes for it; None if Spark alone writes by it.
+        marks_rows: Whether it marks rows in files that stay.
+        is_local: Whether the local backend writes for it: new files, if it needs no scan; deletion
+            vectors and new files, if it marks rows; else copies of the touched files, row by row.
     """
 
     name: ClassVar[StrategyName]
     needs_scan: ClassVar[bool] = True
     needs_row_index: ClassVar[bool] = False
     writes_changes_alone: ClassVar[bool] = False
-    local: ClassVar[LocalForm | None] = None
+    marks_rows: ClassVar[bool] = False
+    is_local: ClassVar[bool] = False
 
     @abstractmethod
     def applies(self, run: MergeRun) -> Verdict:
@@ -67,14 +75,8 @@ class Strategy(ABC):
         """Explain why the strategy was chosen, given the reasons against those before it."""
 
     @abstractmethod
-    def write(
-        self, run: MergeRun, scan: TouchedFilesScan | None, known: Candidates | None = None
-    ) -> Staged:
-        """Write the changes by Spark.
-
-        `scan` has one touched file at least; it is None if the strategy needs none. `known` has the
-        candidate files, if they are known although there was no scan.
-        """
+    def write(self, run: MergeRun, found: SparkScan) -> Staged:
+        """Write the changes by Spark; a scan has found one touched file at least."""
 
     def can_rebase(self, staged: Staged, removed_paths: Collection[str]) -> Verdict:
         """Return whether the output of files that another commit removed can be replaced.
@@ -86,21 +88,15 @@ class Strategy(ABC):
 
     def rebased(
         self, staged: Staged, removed_paths: Collection[str], scan: TouchedFilesScan
-    ) -> Staged | None:
+    ) -> Staged | Verdict:
         """Change rows in the files that they moved to; keep the changes of other files.
 
-        None if one of these files has to be rewritten by Spark.
+        The verdict says why that is not possible.
 
         `staged` is on a newer version, and `can_rebase` allows for it. `scan` found the same source
         rows and clauses in the new files.
         """
-        raise NotImplementedError
-
-
-def matches(scan: TouchedFilesScan | None) -> TouchedFilesScan:
-    """Return the scan of a strategy that needs one."""
-    assert scan is not None, "needs_scan"
-    return scan
+        return no("an added file has to be rewritten by Spark")
 
 
 def may_move_rows(run: MergeRun) -> bool:

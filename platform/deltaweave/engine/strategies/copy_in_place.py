@@ -63,16 +63,9 @@ from deltaweave.engine.clauses import (
 )
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.pairs import TouchedFilesScan, with_numbers
-from deltaweave.engine.prune import Candidates
 from deltaweave.engine.report import StrategyName
 from deltaweave.engine.staged import Staged
-from deltaweave.engine.strategies.base import (
-    LocalForm,
-    Strategy,
-    matches,
-    may_move_rows,
-    table_format,
-)
+from deltaweave.engine.strategies.base import SparkScan, Strategy, may_move_rows, table_format
 from deltaweave.engine.strategies.rows import (
     changed_rows,
     copy_phase,
@@ -107,7 +100,7 @@ class CopyInPlace(Strategy):
 
     name = StrategyName.COPY_IN_PLACE
     needs_row_index = True
-    local = LocalForm.COPIES
+    is_local = True
 
     def applies(self, run: MergeRun) -> Verdict:
         attempt = partial(_may_copy, run)
@@ -120,10 +113,8 @@ class CopyInPlace(Strategy):
             reason += "; changed rows, which may move to other partitions, go to other files"
         return reason
 
-    def write(
-        self, run: MergeRun, scan: TouchedFilesScan | None, known: Candidates | None = None
-    ) -> Staged:
-        scan = matches(scan)
+    def write(self, run: MergeRun, found: SparkScan) -> Staged:
+        scan = found.matches
         name, replacements = StrategyName.COPY_ON_WRITE, dict[str, str]()
         with copy_phase(run, scan):
             files = _worth_copying(run, scan)
@@ -153,10 +144,10 @@ class CopyInPlace(Strategy):
 
     def rebased(
         self, staged: Staged, removed_paths: Collection[str], scan: TouchedFilesScan
-    ) -> Staged | None:
+    ) -> Staged | Verdict:
         done = rewrite_without_inserts(staged.run, scan, scan.touched)
         if len(done.left):
-            return None
+            return super().rebased(staged, removed_paths, scan)
         assert staged.written is not None
         assert staged.scan is not None
         dropped = {new for old, new in staged.replacements.items() if old in removed_paths}

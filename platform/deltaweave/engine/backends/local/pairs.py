@@ -168,10 +168,10 @@ def _pairs_by_keys(run: MergeRun, candidates: Candidates, query: DataFrame) -> P
         candidates.files,
         candidates.keys,
         conjuncts,
-        _partition_keys(run.transaction, conjuncts),
-        storage,
-        assumes_new_calendar(run.statement.spark),
-        limits.MAX_PAIRS_BY_KEYS,
+        partitioned_by=_partition_keys(run.transaction, conjuncts),
+        storage=storage,
+        new_calendar=assumes_new_calendar(run.statement.spark),
+        at_most=limits.MAX_PAIRS_BY_KEYS,
         numbered=True,
     ).matches()
     source_rows = _source_rows(candidates.keys, query.schema[SOURCE_ROW].dataType)

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave.delta.statement import days_skipped_by_zone
-from deltaweave.delta.statement.resolved import _midnights
+from deltaweave.delta.statement.lost_days import skipped_midnights
 from deltaweave.engine.merge_run import ON_DRIVER, REWRITE_IN_PLACE
 from tests.support.settings import configured
 
@@ -208,7 +208,7 @@ def test_which_midnights_are_in_a_gap_of_a_zone() -> None:
         "2011-12-30T00:00-10:00 to +14:00",
     )
     printed = f"[{', '.join(f'Transition[Gap at {gap}]' for gap in gaps)}]"
-    found = list(_midnights(printed))
+    found = list(skipped_midnights(printed))
     assert found == [date(1941, 1, 1), date(2011, 12, 30)]
 
 

@@ -21,8 +21,8 @@ from deltaweave.delta.log import (
     TableSnapshot,
     VersionOnDisk,
     absolute_location,
+    collected_actions,
     decoded,
-    encoder,
     location_in,
 )
 from deltaweave.delta.scan import file_metadata
@@ -74,8 +74,7 @@ def _with_statistics(table: TableSnapshot, files: FileList, collector: JavaObjec
     )
     adds = files.data_frame.join(statistics, "path")
     adds = adds.withColumns({"stats": F.col("computed"), "dataChange": F.lit(False)})
-    adds = adds.select(files.data_frame.columns)
-    return getattr(adds._jdf, "as")(encoder(table.spark, "addFile")).collectAsList()
+    return collected_actions(adds.select(files.data_frame.columns), "addFile")
 
 
 def _computed(rows: DataFrame, collector: JavaObject) -> DataFrame:

@@ -21,6 +21,7 @@ from deltaweave.delta.commit import (
     create_table,
     is_unwritten_and_differs,
     recreate_empty,
+    retried_after_creation,
     rewritable_partitions,
     run_command,
     write_rows,
@@ -46,7 +47,6 @@ from deltaweave.delta.log import (
     version_at,
 )
 from deltaweave.delta.statement import name_parts
-from deltaweave.engine.attempts import retried_after_creation
 from deltaweave.engine.file_upkeep import (
     compute_missing_statistics,
     count_floating_bounds,

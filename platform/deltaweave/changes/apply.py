@@ -37,8 +37,8 @@ from deltaweave.changes.side_tables import (
     open_side_table,
 )
 from deltaweave.changes.table_columns import TableColumns
+from deltaweave.delta.commit import retried_after_conflict
 from deltaweave.delta.jvm import active, in_session, own_session
-from deltaweave.engine.attempts import retried_after_conflict
 from deltaweave.engine.report import MergeResult
 from deltaweave.errors import StatementError
 from deltaweave.table import Table

@@ -20,12 +20,12 @@ from deltaweave.changes.side_tables import encryption_of, fitted, noted_at_prese
 from deltaweave.delta.commit import (
     TransactionId,
     reset_session_transaction_id,
+    retried_after_conflict,
     session_transaction_id,
     without_session_transaction_id,
 )
 from deltaweave.delta.jvm import json_text, suppress_cleanup_errors, translated
 from deltaweave.delta.log import TableSnapshot
-from deltaweave.engine.attempts import retried_after_conflict
 from deltaweave.errors import SourceError, StatementError
 from deltaweave.table import Table
 

@@ -1,43 +1,29 @@
-"""Run an attempt: if it fails, Spark does the work; if another commit won, it runs again.
+"""Run an attempt of the engine; if it fails, Spark does the work.
 
 No error of an attempt fails a merge, unless Spark would raise it too or the caller asked to stop.
 Code that writes deletes its files before it raises. After a task that finds no pyarrow or numpy on
-executors, no other is tried.
-
-Repeat only a function that reads everything again and may be applied twice. What follows is how
-often work that lost to another commit or creator is repeated, and after which waits.
+executors, no other is tried, nor for a table whose store Python does not open.
 """
 
 from __future__ import annotations
 
 import logging
-import random
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry,
-    retry_if_exception,
-    stop_after_attempt,
-    wait_random_exponential,
-)
-
+from deltaweave.delta.files import settings_for_arrow
 from deltaweave.delta.jvm import raise_hidden_interrupts, translated
-from deltaweave.engine.tasks import NotRewritableError
+from deltaweave.delta.log import TableSnapshot
+from deltaweave.engine.tasks import Disk, NotRewritableError, ObjectStore, Storage
 from deltaweave.errors import (
-    LOG_WITHOUT_VERSIONS,
     AmbiguousMatchError,
     CommitConflictError,
     ConstraintViolationError,
     DeltaweaveError,
-    NotADeltaTableError,
     SchemaChangedError,
     SessionEndedError,
     SourceError,
@@ -65,7 +51,6 @@ _ANSWERS = (
 )
 
 _Result = TypeVar("_Result")
-_Parameters = ParamSpec("_Parameters")
 
 _warnings: ContextVar[list[str] | None] = ContextVar("warnings", default=None)
 
@@ -167,62 +152,9 @@ def found_without_pyarrow(spark: SparkSession, error: Exception) -> bool:
     return True
 
 
-def retried_after_conflict(
-    function: Callable[_Parameters, _Result],
-) -> Callable[_Parameters, _Result]:
-    """Repeat a function while another commit wins: up to 10 attempts, some 20 s of waiting."""
-    return retry(
-        retry=retry_if_exception(_is_conflict),
-        stop=stop_after_attempt(10),
-        wait=wait_random_exponential(max=5),
-        reraise=True,
-    )(function)
-
-
-def attempts_at_a_merge(
-    may_repeat: Callable[[], bool], before_sleep: Callable[[RetryCallState], None]
-) -> Retrying:
-    """Build attempts at a merge, while another commit wins and the caller allows another attempt.
-
-    The waits grow as those of `retried_after_conflict`, from 0.2 s on.
-    """
-    return Retrying(
-        retry=retry_if_exception(lambda error: _is_conflict(error) and may_repeat()),
-        wait=wait_random_exponential(multiplier=0.2, max=5),
-        before_sleep=before_sleep,
-        reraise=True,
-    )
-
-
-def wait_after_losses(losses: int) -> None:
-    """Wait before the same output is committed again: not after two losses, then up to 2 s."""
-    if losses > 2:
-        time.sleep(random.uniform(0, min(2, 0.05 * 2 ** min(losses, 6))))
-
-
-def retried_after_creation(
-    function: Callable[_Parameters, _Result],
-) -> Callable[_Parameters, _Result]:
-    """Repeat a function while another caller creates the same table.
-
-    A location that holds other files looks the same, so give up within two seconds.
-    """
-    return retry(
-        retry=retry_if_exception(_met_another_creator),
-        stop=stop_after_attempt(5),
-        wait=wait_random_exponential(multiplier=0.1, max=2),
-        reraise=True,
-    )(function)
-
-
-def _is_conflict(error: BaseException) -> bool:
-    return isinstance(error, CommitConflictError)
-
-
-def _met_another_creator(error: BaseException) -> bool:
-    """Return whether Delta met the log of another creator, empty or with its first commit."""
-    return isinstance(error, (CommitConflictError, NotADeltaTableError)) or (
-        isinstance(error, DeltaweaveError)
-        and error.error_class
-        in ("DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION", LOG_WITHOUT_VERSIONS)
-    )
+def storage_of(table: TableSnapshot) -> Storage | None:
+    """Return the storage of a table's files; None if Python does not open it."""
+    if table.data_path.startswith("file:"):
+        return Disk()
+    settings = settings_for_arrow(table)
+    return None if isinstance(settings, str) else ObjectStore(settings)

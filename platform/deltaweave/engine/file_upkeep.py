@@ -21,13 +21,12 @@ from deltaweave.delta.log import (
     TableSnapshot,
     VersionOnDisk,
     absolute_location,
+    collected_actions,
     decoded,
-    encoder,
     location_in,
 )
 from deltaweave.delta.scan import file_metadata
-from deltaweave.engine.attempts import lacks_pyarrow
-from deltaweave.engine.file_format import storage_of
+from deltaweave.engine.attempts import lacks_pyarrow, storage_of
 from deltaweave.engine.tasks import BOUNDED_SCHEMA, OWN_NAME, Disk, bounded_files, is_bounded
 
 if TYPE_CHECKING:
@@ -75,8 +74,7 @@ def _with_statistics(table: TableSnapshot, files: FileList, collector: JavaObjec
     )
     adds = files.data_frame.join(statistics, "path")
     adds = adds.withColumns({"stats": F.col("computed"), "dataChange": F.lit(False)})
-    adds = adds.select(files.data_frame.columns)
-    return getattr(adds._jdf, "as")(encoder(table.spark, "addFile")).collectAsList()
+    return collected_actions(adds.select(files.data_frame.columns), "addFile")
 
 
 def _computed(rows: DataFrame, collector: JavaObject) -> DataFrame:

@@ -40,6 +40,7 @@ from deltaweave.delta.commit import (
     Transaction,
     Write,
     create_from,
+    retried_after_creation,
     without_session_transaction_id,
     write_rows,
 )
@@ -60,7 +61,6 @@ from deltaweave.engine.attempts import (
     attempted,
     found_without_pyarrow,
     lacks_pyarrow,
-    retried_after_creation,
 )
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.source import KeyValues, SourceKeys, source_keys

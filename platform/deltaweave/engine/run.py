@@ -51,12 +51,10 @@ def run(merge: ResolvedMerge, preconditions: Preconditions = ANY_VERSION) -> Mer
         statement = merge.in_session(own)
         settings = MergeSettings.read(statement.spark)
         result = CommitLoop(write_changes, preconditions, settings).run(statement)
-    result = replace(result, warnings=(*fallbacks, *result.warnings))
-    if of_session is None:
-        return result
-    afterwards = AfterCommit(merge.table, result.version, list(result.warnings))
-    with afterwards.step("resetting the session's transaction id"):
-        reset_session_transaction_id(merge.spark)
+    afterwards = AfterCommit(merge.table, result.version, [*fallbacks, *result.warnings])
+    if of_session is not None:
+        with afterwards.step("resetting the session's transaction id"):
+            reset_session_transaction_id(merge.spark)
     return replace(result, warnings=tuple(afterwards.warnings))
 
 

@@ -67,7 +67,7 @@ class Staged:
     @property
     def new_files(self) -> FileList:
         """The new files; none if no row was written."""
-        return self.touched.none() if self.written is None else self.written.files
+        return self.touched.empty() if self.written is None else self.written.files
 
     @property
     def changes_table(self) -> bool:
@@ -99,7 +99,7 @@ class Staged:
     @classmethod
     def inserted(cls, run: MergeRun, found: Candidates, written: WrittenFiles) -> Staged:
         """Build the output of a merge that only inserts, without a scan for matches."""
-        none = found.files.none()
+        none = found.files.empty()
         return cls(
             run,
             StrategyName.INSERT_ONLY,

@@ -13,7 +13,7 @@ from dagster_deltaweave import Changes, cdc_asset, merge_asset
 from dagster_deltaweave.metadata.materialization import table_lineage
 from deltaweave import Table, clauses
 from deltaweave.delta.statement.analyzer import parse_statement, resolve
-from deltaweave.delta.statement.resolved import Origin, origins
+from deltaweave.delta.statement.column_origins import Origin, origins
 from tests.dagster_deltaweave.conftest import Run
 
 A, B, C = AssetKey("a"), AssetKey("b"), AssetKey("c")

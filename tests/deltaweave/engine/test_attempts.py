@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 import deltaweave
 from deltaweave import MergeResult, Table, errors
 from deltaweave.delta.commit.written_files import OwnFiles
-from deltaweave.engine import file_format, prune
+from deltaweave.engine import prune
 from deltaweave.engine.attempts import attempted, warnings_noted
 from deltaweave.engine.backends.local import eligibility
 from deltaweave.engine.backends.local import files as local_files
@@ -29,7 +29,7 @@ from deltaweave.engine.backends.local import partitions as local_partitions
 from deltaweave.engine.backends.local import values as local_values
 from deltaweave.engine.merge_run import ON_DRIVER, REWRITE_IN_PLACE
 from deltaweave.engine.source import collected
-from deltaweave.engine.strategies import copy_in_place
+from deltaweave.engine.strategies import base, copy_in_place
 from deltaweave.engine.tasks import NotRewritableError, TableFormat, file_statistics, storage
 from tests.builders import frame, write_table
 from tests.support.on_driver import rows_of, written_on_driver
@@ -342,7 +342,7 @@ def test_a_file_that_a_task_cannot_rewrite_is_rewritten_by_spark(
 ) -> None:
     target(spark, path, "in place")
     broken = storage_that(f"raise {where}" if how == "raise" else where)
-    monkeypatch.setattr(file_format, "storage_to_rewrite", lambda transaction: broken)
+    monkeypatch.setattr(base, "storage_of", lambda table: broken)
     with configured(spark, {ON_DRIVER: "false", REWRITE_IN_PLACE: "true"}):
         result = merged(spark, path, "in place")
     assert rows_of(Table(spark, path)) == [(0, 1, "a"), *REST]

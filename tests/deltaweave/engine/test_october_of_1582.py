@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave.delta.statement import days_skipped_by_zone
-from deltaweave.delta.statement.resolved import skipped_midnights
+from deltaweave.delta.statement.lost_days import skipped_midnights
 from deltaweave.engine.merge_run import ON_DRIVER, REWRITE_IN_PLACE
 from tests.support.settings import configured
 

@@ -38,10 +38,9 @@ from deltaweave.changes.merge_on_read.watermark import (
 from deltaweave.changes.options import MergeOnReadOptions, condition_of_keys
 from deltaweave.changes.side_tables import Tombstones, check_are_of, completed, encryption_of
 from deltaweave.changes.table_columns import TableColumns, generated, is_computed, numbered
-from deltaweave.delta.commit import TransactionId
+from deltaweave.delta.commit import TransactionId, retried_after_conflict
 from deltaweave.delta.jvm import column_named, selected
 from deltaweave.delta.log import TableSnapshot, always_strict
-from deltaweave.engine.attempts import retried_after_conflict
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import quoted
 from deltaweave.table import Table

@@ -2,7 +2,8 @@
 
 - `transaction`: the transaction of a merge: begins, lists and reads files, writes rows, commits.
 - `analysis_checks`: checks that the table has not changed since the statement was resolved.
-- `commit_call`: calls Delta's commit, finds out whether a failed call committed; what follows it.
+- `commit_call`: calls Delta's commit, finds out whether a failed call committed; what follows it;
+  retries of what lost to another commit.
 - `transaction_ids`: the transaction ids (application id, version) that a table holds.
 - `written_files`: the files that a write left on storage, and their deletion if it fails.
 - `partition_times`: the values of partitions in the hour that comes twice a year.
@@ -14,7 +15,12 @@
 from __future__ import annotations
 
 from deltaweave.delta.commit.analysis_checks import check_since_analysis
-from deltaweave.delta.commit.commit_call import AfterCommit, Committed, committed
+from deltaweave.delta.commit.commit_call import (
+    AfterCommit,
+    Committed,
+    committed,
+    retried_after_conflict,
+)
 from deltaweave.delta.commit.partition_times import check_partition_times, rewritable_partitions
 from deltaweave.delta.commit.table_creation import (
     WantedTable,
@@ -24,6 +30,7 @@ from deltaweave.delta.commit.table_creation import (
     is_unwritten_and_differs,
     made_unwritten,
     recreate_empty,
+    retried_after_creation,
 )
 from deltaweave.delta.commit.table_lock import TableLock, alone_on_local_disk, local_directory
 from deltaweave.delta.commit.table_write import Write, WriteResult, rewrite_files, write_rows
@@ -76,6 +83,8 @@ __all__ = [
     "made_unwritten",
     "recreate_empty",
     "reset_session_transaction_id",
+    "retried_after_conflict",
+    "retried_after_creation",
     "rewritable_partitions",
     "rewrite_files",
     "run_command",

@@ -16,7 +16,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import ParamSpec, TypeVar
+
+from tenacity import (
+    retry,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_random_exponential,
+)
 
 from deltaweave.delta.commit.table_lock import TableLock, local_directory
 from deltaweave.delta.commit.written_files import OwnFiles, leave_out_lenient_compaction
@@ -29,12 +36,27 @@ from deltaweave.delta.jvm import (
     translated,
 )
 from deltaweave.delta.log import TableSnapshot, commit_file, commit_name, data_path
-from deltaweave.errors import CommitStateUnknownError, TableReplacedError
-
-if TYPE_CHECKING:
-    pass
+from deltaweave.errors import CommitConflictError, CommitStateUnknownError, TableReplacedError
 
 logger = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+_Parameters = ParamSpec("_Parameters")
+
+
+def retried_after_conflict(
+    function: Callable[_Parameters, _Result],
+) -> Callable[_Parameters, _Result]:
+    """Repeat a function while another commit wins: up to 10 attempts, some 20 s of waiting.
+
+    It reads everything again, and may be applied twice.
+    """
+    return retry(
+        retry=retry_if_exception_type(CommitConflictError),
+        stop=stop_after_attempt(10),
+        wait=wait_random_exponential(max=5),
+        reraise=True,
+    )(function)
 
 
 @dataclass

@@ -10,27 +10,63 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from uuid import uuid4
 
 from pyspark.sql.types import StructType
+from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from deltaweave.delta.commit.table_lock import TableLock, alone_on_local_disk, local_directory
 from deltaweave.delta.jvm import JavaObject, Jvm
 from deltaweave.delta.log import TableLog, TableSnapshot, location_of_new_table
 from deltaweave.delta.releases import replace_operation
-from deltaweave.errors import NOTHING_WRITTEN, AccessDeniedError, StatementError
+from deltaweave.errors import (
+    LOG_WITHOUT_VERSIONS,
+    NOTHING_WRITTEN,
+    AccessDeniedError,
+    CommitConflictError,
+    DeltaweaveError,
+    NotADeltaTableError,
+    StatementError,
+)
 from deltaweave.identifiers import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _UNWRITTEN = "deltaweave.unwrittenAtVersion"
+
+_Result = TypeVar("_Result")
+_Parameters = ParamSpec("_Parameters")
+
+
+def retried_after_creation(
+    function: Callable[_Parameters, _Result],
+) -> Callable[_Parameters, _Result]:
+    """Repeat a function while another caller creates the same table.
+
+    A location that holds other files looks the same, so give up within two seconds.
+    """
+    return retry(
+        retry=retry_if_exception(_met_another_creator),
+        stop=stop_after_attempt(5),
+        wait=wait_random_exponential(multiplier=0.1, max=2),
+        reraise=True,
+    )(function)
+
+
+def _met_another_creator(error: BaseException) -> bool:
+    """Return whether Delta met the log of another creator, empty or with its first commit."""
+    return isinstance(error, (CommitConflictError, NotADeltaTableError)) or (
+        isinstance(error, DeltaweaveError)
+        and error.error_class
+        in ("DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION", LOG_WITHOUT_VERSIONS)
+    )
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ from deltaweave.delta.jvm import (
     suppress_cleanup_errors,
     translated,
 )
-from deltaweave.delta.log import FileList, TableSnapshot, at_version, encoder
+from deltaweave.delta.log import FileList, TableSnapshot, at_version, collected_actions
 from deltaweave.delta.releases import write_command, write_operation
 from deltaweave.delta.statement import spark_schema
 from deltaweave.errors import StatementError
@@ -423,4 +423,4 @@ def _rewritten(table: TableSnapshot, files: FileList, own_files: OwnFiles) -> Ja
         written = with_true_times(rows, own_files, written)
     adds = FileList(table.spark, written, table.data_path).data_frame
     adds = adds.withColumn("dataChange", F.lit(False)).select(adds.columns)
-    return getattr(adds._jdf, "as")(encoder(table.spark, "addFile")).collectAsList()
+    return collected_actions(adds, "addFile")

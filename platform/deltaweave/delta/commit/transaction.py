@@ -258,7 +258,7 @@ class Transaction:
             return self.table.file_list() if self.table.has_few_files else None
         files = self.table.listed_files()
         chosen = None if files is None else self.files_in_partitions(files, predicates)
-        return None if files is None or chosen is None else files.among(chosen)
+        return None if files is None or chosen is None else files.with_paths(chosen)
 
     def refuse_unsupported(self) -> None:
         """Refuse a table that the engine does not write.

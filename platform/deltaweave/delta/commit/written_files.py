@@ -92,11 +92,11 @@ class WrittenFiles:
     def __len__(self) -> int:
         return len(self.files)
 
-    def and_also(self, other: WrittenFiles) -> WrittenFiles:
+    def union(self, other: WrittenFiles) -> WrittenFiles:
         """Return the files of both writes."""
         return WrittenFiles(
             self.actions.appendedAll(other.actions),
-            self.files.and_also(other.files),
+            self.files.union(other.files),
             self.num_change_files + other.num_change_files,
             self.change_file_bytes + other.change_file_bytes,
         )

@@ -52,7 +52,7 @@ class MarkedRows:
     num_updated: int
     num_removed: int
 
-    def and_also(self, other: MarkedRows) -> MarkedRows:
+    def union(self, other: MarkedRows) -> MarkedRows:
         """Return the vectors of both sets of files."""
         return MarkedRows(
             self.actions.appendedAll(other.actions),
@@ -345,7 +345,7 @@ class RemarkedFiles:
             return None
         names, positions = pa.chunked_array([files]), pa.chunked_array([pa.array(rows, pa.int64())])
         rewritten = mark_on_driver(transaction, names, positions, self.after)
-        return without_files(own, self.before).and_also(rewritten)
+        return without_files(own, self.before).union(rewritten)
 
     def _pairs(self) -> list[tuple[JavaObject | None, JavaObject | None]]:
         """Pair each file's vector as it was read with its current one, in the order of `after`."""

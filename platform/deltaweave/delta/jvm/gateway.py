@@ -557,7 +557,7 @@ def _has_catalog(spark: SparkSession) -> bool:
 
 
 def check_is_data_frame(rows: object, argument: str, *, table: str, operation: str) -> None:
-    """Refuse rows that are no DataFrame of a classic session.
+    """Refuse rows that are not a DataFrame of a classic session.
 
     Raises:
         UnsupportedSessionError: The rows are of Spark Connect.

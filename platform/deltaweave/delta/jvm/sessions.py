@@ -142,7 +142,7 @@ def _enter_catalog_of(session: JavaObject, copy: JavaObject) -> None:
 
 
 def in_session(rows: DataFrame, spark: SparkSession) -> DataFrame:
-    """Return the rows as a query of another session; anything but a DataFrame stays as it is."""
+    """Return a DataFrame as a query of another session, and any other value unchanged."""
     if getattr(rows, "sparkSession", spark) is spark:
         return rows
     return Jvm.of(spark).data_frame_of_plan(rows._jdf.queryExecution().analyzed())

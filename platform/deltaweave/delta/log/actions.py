@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DecimalType, StructField, StructType
 
@@ -75,6 +75,11 @@ def encoder(spark: SparkSession, action: str) -> JavaObject:
     """Return Spark's encoder of an action, e.g. `addFile`."""
     implicits = Jvm.singleton(Jvm.of(spark).delta.implicits, "package")
     return getattr(implicits, f"{action}Encoder")()
+
+
+def collected_actions(rows: DataFrame, action: str) -> JavaObject:
+    """Collect rows of an action's fields as a Java list of such actions, e.g. `addFile`."""
+    return getattr(rows._jdf, "as")(encoder(rows.sparkSession, action)).collectAsList()
 
 
 def json_map(spark: SparkSession, items: Mapping[str, int | str]) -> JavaObject:

@@ -37,6 +37,7 @@ from deltaweave.delta.log.actions import (
     LogAction,
     TableMetadata,
     absolute_location,
+    collected_actions,
     encoder,
     location_in,
 )
@@ -118,7 +119,7 @@ class FileList:
             return Jvm.of(self.spark).select_where(chosen.of.files, chosen.mask)
         return self.listed
 
-    def none(self) -> FileList:
+    def empty(self) -> FileList:
         """Return an empty list of files of the same table."""
         nothing = Jvm.of(self.spark).seq([])
         files = FileList(self.spark, nothing, self.data_path)
@@ -225,11 +226,9 @@ class FileList:
     @property
     def data_frame(self) -> DataFrame:
         """The files as a DataFrame of AddFile's fields; it is local data and needs no scan."""
-        return Jvm.of(self.spark).data_frame(self._dataset.toDF())
-
-    @property
-    def _dataset(self) -> JavaObject:
-        return self.spark._jsparkSession.createDataset(self.files, encoder(self.spark, "addFile"))
+        of_adds = encoder(self.spark, "addFile")
+        dataset = self.spark._jsparkSession.createDataset(self.files, of_adds)
+        return Jvm.of(self.spark).data_frame(dataset.toDF())
 
     def __len__(self) -> int:
         return self._size if self._rows is None else int(self._rows.num_rows)
@@ -273,7 +272,7 @@ class FileList:
         """The files' paths as the log spells them."""
         return tuple(self.rows["path"].to_pylist())
 
-    def and_also(self, others: FileList) -> FileList:
+    def union(self, others: FileList) -> FileList:
         """Return the files of both lists, which are of the same table."""
         return FileList(self.spark, self.files.appendedAll(others.files), self.data_path)
 
@@ -289,7 +288,7 @@ class FileList:
         files._rows = self.rows.filter(mask)  # that saves a Spark query
         return files
 
-    def among(self, paths: Collection[str]) -> FileList:
+    def with_paths(self, paths: Collection[str]) -> FileList:
         """Select the files with these paths, as the log spells them."""
         import numpy as np
 
@@ -305,8 +304,8 @@ class FileList:
         """Return the files with all of their rows, those marked deleted included."""
         vector = F.lit(None).cast(self.data_frame.schema["deletionVector"].dataType)
         whole = self.data_frame.withColumn("deletionVector", vector)
-        files = getattr(whole._jdf, "as")(encoder(self.spark, "addFile")).collectAsList()
-        return FileList(self.spark, Jvm.of(self.spark).seq_of(files), self.data_path)
+        files = Jvm.of(self.spark).seq_of(collected_actions(whole, "addFile"))
+        return FileList(self.spark, files, self.data_path)
 
     def removals(self, *, data_change: bool = True) -> JavaObject:
         """Build a Java list of the RemoveFile actions that take these files out of the table.
@@ -329,7 +328,7 @@ class FileList:
             F.lit(data_change).alias("dataChange"),
             F.lit(True).alias("extendedFileMetadata"),
         )
-        return getattr(removes._jdf, "as")(encoder(self.spark, "removeFile")).collectAsList()
+        return collected_actions(removes, "removeFile")
 
 
 @dataclass(frozen=True)
@@ -417,7 +416,10 @@ class FileVersion(NamedTuple):
 def file_versions(files: FileList) -> list[FileVersion]:
     """Return the files as their version of the table has them, in order; a query for many."""
     if files.adds is not None:
-        return [_file_version(add) for add in files.adds]
+        return [
+            FileVersion(add["path"], _joined_texts(add, _OF_ROW_IDS), vector_of(add))
+            for add in files.adds
+        ]
     found = files.rows_with({"row_ids": _joined_texts_of(_OF_ROW_IDS), "vector": vector_column()})
     columns = [found[name].to_pylist() for name in FileVersion._fields]
     return [FileVersion(*each) for each in zip(*columns, strict=True)]
@@ -445,10 +447,6 @@ def _joined_texts_of(names: Sequence[str]) -> Column:
 def vector_of(action: LogAction) -> str:
     """Return the text of a deletion vector of an AddFile or RemoveFile, as `FileVersion.vector`."""
     return _joined_texts(action.get("deletionVector") or {}, _OF_VECTOR)
-
-
-def _file_version(add: LogAction) -> FileVersion:
-    return FileVersion(add["path"], _joined_texts(add, _OF_ROW_IDS), vector_of(add))
 
 
 def _joined_texts(values: LogAction, names: tuple[str, ...]) -> str:

@@ -30,8 +30,8 @@ from deltaweave.delta.jvm import (
 from deltaweave.delta.log.actions import (
     LogAction,
     TableMetadata,
+    collected_actions,
     commit_name,
-    encoder,
     physical_name,
 )
 from deltaweave.delta.log.file_list import (
@@ -311,8 +311,7 @@ class TableSnapshot:
         return self._chosen(new)
 
     def _chosen(self, files: DataFrame) -> FileList:
-        chosen = getattr(files._jdf, "as")(encoder(self.spark, "addFile")).collectAsList()
-        return self._as_list(Jvm.of(self.spark).seq_of(chosen))
+        return self._as_list(Jvm.of(self.spark).seq_of(collected_actions(files, "addFile")))
 
 
 def data_path(log: DeltaLog) -> str:

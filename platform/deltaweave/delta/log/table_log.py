@@ -45,7 +45,7 @@ def log_by_name(spark: SparkSession, parts: Sequence[str]) -> JavaObject:
     )
     if table.getClass().getSimpleName() != "DeltaTableV2":
         raise errors.NotADeltaTableError(
-            f"it is no Delta table: its catalog gives a {table.getClass().getName()}.",
+            f"it is not a Delta table: its catalog gives a {table.getClass().getName()}.",
             table=".".join(parts),
             operation="opening",
             state=errors.NOTHING_DONE,

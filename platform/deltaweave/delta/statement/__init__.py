@@ -2,8 +2,9 @@
 
 - `analyzer`: parses text, takes clauses or Delta's own builder, and resolves each into a
   `ResolvedMerge`.
-- `resolved`: the statement after analysis: its condition, its clauses, what they read, and the
-  source columns from which each value of the merge comes.
+- `resolved`: the statement after analysis: its condition, its clauses, and what they read.
+- `column_origins`: the source columns from which each value of the merge comes.
+- `lost_days`: days that filters on Parquet files lack.
 - `conditions`: equalities of keys, pruning predicates, and what WHEN MATCHED clauses read.
 - `builtin`: Delta's own MERGE, for callers that allow it as a fallback, and what it gets wrong.
 """
@@ -21,6 +22,7 @@ from deltaweave.delta.statement.analyzer import (
     resolve,
 )
 from deltaweave.delta.statement.builtin import builtin_defects, run_builtin_merge
+from deltaweave.delta.statement.column_origins import Origin, origins
 from deltaweave.delta.statement.conditions import (
     Assignment,
     Attribute,
@@ -34,16 +36,16 @@ from deltaweave.delta.statement.conditions import (
     skipping_predicates,
     target_reads,
 )
-from deltaweave.delta.statement.resolved import (
-    OF_LIMITED_LENGTH,
-    Origin,
-    ResolvedClause,
-    ResolvedMerge,
-    asks_for_current,
+from deltaweave.delta.statement.lost_days import (
     days_skipped_by_zone,
     executors_may_shift_days,
     may_lose_days,
-    origins,
+)
+from deltaweave.delta.statement.resolved import (
+    OF_LIMITED_LENGTH,
+    ResolvedClause,
+    ResolvedMerge,
+    asks_for_current,
     spark_schema,
 )
 

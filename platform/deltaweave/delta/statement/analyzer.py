@@ -331,7 +331,7 @@ def resolve(parsed: ParsedMerge, *, skip_unchanged_updates: bool = False) -> Res
 
     Raises:
         TableNotFoundError: The target, or a table that the source reads, does not exist.
-        NotADeltaTableError: The target is no Delta table.
+        NotADeltaTableError: The target is not a Delta table.
         StatementError: The plan is not a MERGE, or names or types in it do not fit.
     """
     spark, table = parsed.spark, parsed.table
@@ -339,7 +339,7 @@ def resolve(parsed: ParsedMerge, *, skip_unchanged_updates: bool = False) -> Res
     name = node.getClass().getSimpleName()
     if name == "MergeIntoTable":
         raise errors.NotADeltaTableError(
-            "the target is no Delta table.",
+            "the target is not a Delta table.",
             table=table,
             hint="Convert the table with CONVERT TO DELTA, or name a Delta table.",
         )

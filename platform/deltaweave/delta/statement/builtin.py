@@ -30,7 +30,7 @@ from deltaweave.delta.jvm import (
 )
 from deltaweave.delta.log import TableMetadata, latest, scans_of_widened_decimals
 from deltaweave.delta.statement.analyzer import ParsedMerge, analyzed
-from deltaweave.delta.statement.resolved import (
+from deltaweave.delta.statement.lost_days import (
     may_filter_by_decimals,
     may_lose_days,
     names_lost_days,

@@ -8,7 +8,7 @@ pairs up instead.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -48,22 +48,9 @@ from deltaweave.engine.pairs import (
 from deltaweave.engine.prune import Candidates, find_candidates
 from deltaweave.engine.source import PreparedSource, row_identity, within
 from deltaweave.engine.staged import Staged
-from deltaweave.engine.strategies import Strategy, insert_unmatched
+from deltaweave.engine.strategies import SparkScan, Strategy, insert_unmatched
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class SparkScan:
-    """The files that Spark reads, and the matches in them, before it writes.
-
-    Attributes:
-        candidates: The candidate files; None if the strategy finds them as it writes.
-        scan: What the scan for matches found; None if the strategy needs none.
-    """
-
-    candidates: Candidates | None
-    scan: TouchedFilesScan | None = None
 
 
 class SparkBackend(Backend[SparkScan]):
@@ -82,11 +69,11 @@ class SparkBackend(Backend[SparkScan]):
         """Write the changes by the strategy, or only inserts where no file is touched."""
         scan = found.scan
         if scan is None:
-            return strategy.write(run, None, found.candidates)
+            return strategy.write(run, found)
         try:
             if not len(scan.touched):
                 return insert_unmatched(run, scan)
-            staged = strategy.write(run, scan)
+            staged = strategy.write(run, found)
             return staged if scan.pairs.on_driver is None else replace(staged, scan=scan)
         finally:
             with suppress_cleanup_errors("the pairs"):

@@ -9,12 +9,20 @@ rows of the version that lost (`delta.scan.dependence`).
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_random_exponential,
+)
 
 from deltaweave._validation import YES, Verdict, no
 from deltaweave.delta.commit import (
@@ -35,7 +43,7 @@ from deltaweave.delta.jvm import (
 from deltaweave.delta.log import latest
 from deltaweave.delta.scan import clauses_dependence, source_dependence
 from deltaweave.delta.statement import ResolvedMerge
-from deltaweave.engine.attempts import attempts_at_a_merge, wait_after_losses, was_cancelled
+from deltaweave.engine.attempts import was_cancelled
 from deltaweave.engine.commit.rebase import rebase
 from deltaweave.engine.merge_run import MergeRun, MergeSettings, Preconditions
 from deltaweave.engine.prune import index_new_files, stored_index
@@ -102,8 +110,16 @@ class CommitLoop:
             lost = attempt.outcome.exception() if attempt.outcome else ""
             logger.info("%s: the merge runs again, its commit lost: %s", statement.table, lost)
 
+        attempts = Retrying(
+            retry=retry_if_exception(
+                lambda error: isinstance(error, CommitConflictError) and self._may_rerun
+            ),
+            wait=wait_random_exponential(multiplier=0.2, max=5),
+            before_sleep=log,
+            reraise=True,
+        )
         with self._source:
-            for attempt in attempts_at_a_merge(lambda: self._may_rerun, log):
+            for attempt in attempts:
                 with attempt:
                     self._may_rerun = False
                     # Spark must not reuse a plan built on the losing version's files.
@@ -211,7 +227,7 @@ class CommitLoop:
                         rebased = rebase(first, lock)
                     if rebased is None:
                         verdict = self._lost(first)
-                        if not verdict.ok:
+                        if verdict.reason:
                             raise _not_rerun(conflict, verdict.reason) from conflict
                         raise
                 self._files_redone += rebased.files_redone
@@ -222,17 +238,23 @@ class CommitLoop:
     def _lost(self, staged: Staged) -> Verdict:
         """Note that a run's commit lost; decide whether the merge may run again.
 
-        The verdict gives a reason other than the number of attempts.
+        The verdict's reason is empty if no attempts are left.
         """
         self._lost_runs += 1
         is_left = (
             self._commits < self._settings.max_commits and self._lost_runs < self._settings.max_runs
         )
-        verdict = _may_rerun(staged) if is_left else YES
-        self._may_rerun = is_left and verdict.ok
-        if self._may_rerun:
+        verdict = _may_rerun(staged) if is_left else no("")
+        self._may_rerun = verdict.ok
+        if verdict.ok:
             self._files_redone += len(staged.touched)
         return verdict
+
+
+def wait_after_losses(losses: int) -> None:
+    """Wait before the same output is committed again: not after two losses, then up to 2 s."""
+    if losses > 2:
+        time.sleep(random.uniform(0, min(2, 0.05 * 2 ** min(losses, 6))))
 
 
 def _log_lost_source(attempt: RetryCallState) -> None:

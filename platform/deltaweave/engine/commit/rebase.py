@@ -172,14 +172,9 @@ def _rebased(staged: Staged, lock: TableLock) -> Staged:
     known = set(file_versions(staged.found.listed))
     candidates = {each.path: each for each in file_versions(staged.candidates)}
     is_new = np.array([each not in known for each in versions], dtype=bool)
-    is_marked = np.array(
-        [new and _is_marked(each, candidates) for each, new in zip(versions, is_new, strict=True)],
-        dtype=bool,
-    )
-    added = files.where(is_new & ~is_marked)
-    as_read = {each.path for each, new in zip(versions, is_new, strict=True) if not new}
-    marked = files.where(is_marked)
-    removed_paths = set(staged.matched.paths) - as_read - set(marked.paths)
+    is_marked = is_new & np.array([_is_marked(each, candidates) for each in versions], dtype=bool)
+    added, marked = files.where(is_new & ~is_marked), files.where(is_marked)
+    removed_paths = set(staged.matched.paths) - set(files.where(~is_new | is_marked).paths)
     if len(added) and not _is_quick(staged.run.source, added):
         lock.release()  # other writers would wait for it too long
     if removed_paths:
@@ -204,16 +199,16 @@ def _after_moves(staged: Staged, removed_paths: Collection[str], added: FileList
             f"other commits removed {counted(len(removed_paths), 'file')} with matches, and "
             f"{verdict.reason}"
         )
-    scan = moved_matches(staged, staged.matched.among(removed_paths), added)
+    scan = moved_matches(staged, staged.matched.with_paths(removed_paths), added)
     if scan is None:
         raise _MustRerunError("other rows match in the added files than in the removed ones")
     moved = _STRATEGY_OF[staged.strategy].rebased(staged, removed_paths, scan)
-    if moved is None:
-        raise _MustRerunError("an added file has to be rewritten by Spark")
+    if isinstance(moved, Verdict):
+        raise _MustRerunError(moved.reason)
     return replace(
         moved,
-        matched=staged.matched.excluding(removed_paths).and_also(scan.matched),
-        touched=staged.touched.excluding(removed_paths).and_also(scan.touched),
+        matched=staged.matched.excluding(removed_paths).union(scan.matched),
+        touched=staged.touched.excluding(removed_paths).union(scan.touched),
         files_redone=len(scan.touched),
     )
 
@@ -239,7 +234,7 @@ def _united(staged: Staged, marked: FileList) -> Staged:
     newer = staged.run.transaction
     if len(marked) > limits.MAX_UNITED_VECTORS:
         raise _MustRerunError(f"rows of {len(marked)} scanned files were marked")
-    since = RemarkedFiles(staged.candidates.among(set(marked.paths)), marked)
+    since = RemarkedFiles(staged.candidates.with_paths(set(marked.paths)), marked)
     if not since.only_more(newer):
         raise _MustRerunError("rows were restored in a scanned file")
     with_matches = set(staged.matched.paths)
@@ -248,7 +243,7 @@ def _united(staged: Staged, marked: FileList) -> Staged:
         return staged
     if staged.marked is None or not staged.changes_every_match:
         raise _MustRerunError("rows of a file with matches were marked")
-    both = RemarkedFiles(staged.candidates.among(set(shared)), marked.among(set(shared)))
+    both = RemarkedFiles(staged.candidates.with_paths(set(shared)), marked.with_paths(set(shared)))
     vectors = both.united(newer, staged.marked)
     if vectors is None:
         raise _MustRerunError(

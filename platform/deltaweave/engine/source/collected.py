@@ -42,7 +42,7 @@ from deltaweave.delta.releases import arrow_type
 from deltaweave.delta.scan import SourceFiles, estimated_bytes, limit_of_partitions
 from deltaweave.delta.statement import Equality, ResolvedMerge, TargetReads
 from deltaweave.engine import limits
-from deltaweave.engine.attempts import attempted, reason_of, was_cancelled
+from deltaweave.engine.attempts import attempted, reason_of, storage_of, was_cancelled
 from deltaweave.engine.clauses import (
     BREAKS_CONSTRAINT,
     CLAUSE,
@@ -55,7 +55,6 @@ from deltaweave.engine.clauses import (
     first_match,
     with_broken,
 )
-from deltaweave.engine.file_format import storage_of
 from deltaweave.engine.source.keys import SourceKeys, collected_keys
 from deltaweave.engine.source.prepared import PreparedSource, collected_within
 from deltaweave.engine.tasks import NotRewritableError, Storage, TooBigError, all_rows

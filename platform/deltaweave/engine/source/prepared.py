@@ -241,7 +241,8 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
         used, files = listed
         materialize, reason = False, _SAME_ROWS
     used = filtering_exactly(used)
-    if not materialize and _may_lose_days(merge, used):
+    # The source's scan may skip rows by dates that Parquet's filters lack.
+    if not materialize and may_lose_days(used.schema) and merge.may_filter_by_lost_days:
         materialize, reason = True, _LOST_DAYS
     if not materialize:
         same = reason == _SAME_ROWS
@@ -281,11 +282,6 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
                 decoded_bytes=kept.total if each is None else kept.num_rows * each,
             ),
         )
-
-
-def _may_lose_days(merge: ResolvedMerge, used: DataFrame) -> bool:
-    """Return whether the source's scan may skip rows by dates that Parquet's filters lack."""
-    return may_lose_days(used.schema) and merge.may_filter_by_lost_days
 
 
 def _rows_of_view(merge: ResolvedMerge, used: DataFrame) -> ListedRows | None:

@@ -4,7 +4,7 @@ A strategy is a module with a `Strategy` and a line in `STRATEGIES`. None import
 choice comes before the scan for matches, whose result may change the outcome: a merge that touches
 no file inserts at most, and files in which most rows change are left to Spark.
 
-- `base`: what every strategy answers and does.
+- `base`: what every strategy answers and does; the format of files that Python writes.
 - `insert_only`, `deletion_vectors`, `copy_in_place`, `copy_on_write`: the strategies.
 - `rows`: the rows that strategies write, as Spark queries.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.report import StrategyName
-from deltaweave.engine.strategies.base import LocalForm, Strategy
+from deltaweave.engine.strategies.base import SparkScan, Strategy, table_format
 from deltaweave.engine.strategies.copy_in_place import CopyInPlace
 from deltaweave.engine.strategies.copy_on_write import CopyOnWrite
 from deltaweave.engine.strategies.deletion_vectors import DeletionVectors
@@ -25,11 +25,12 @@ __all__ = [
     "STRATEGIES",
     "Choice",
     "CopyInPlace",
-    "LocalForm",
+    "SparkScan",
     "Strategy",
     "choose_strategy",
     "insert_phase",
     "insert_unmatched",
+    "table_format",
 ]
 
 

@@ -3,30 +3,47 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
-from enum import Enum, auto
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from deltaweave._validation import Verdict, no
+from deltaweave.delta.commit import Transaction
+from deltaweave.delta.files import (
+    WritableColumn,
+    arrow_schema,
+    assumes_new_calendar,
+    codec,
+    file_mode,
+)
+from deltaweave.delta.scan import tracked_columns
 from deltaweave.delta.statement import keeps_columns
+from deltaweave.engine.attempts import storage_of
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.pairs import TouchedFilesScan
 from deltaweave.engine.prune import Candidates
 from deltaweave.engine.report import StrategyName
 from deltaweave.engine.staged import Staged
+from deltaweave.engine.tasks import Disk, NotRewritableError, TableFormat
 
 
-class LocalForm(Enum):
-    """The files that the local backend writes for a strategy."""
+@dataclass(frozen=True)
+class SparkScan:
+    """The files that Spark reads, and the matches in them, before it writes.
 
-    INSERTS = auto()
-    """New files alone."""
+    Attributes:
+        candidates: The candidate files; None if the strategy finds them as it writes.
+        scan: What the scan for matches found; None if the strategy needs none.
+    """
 
-    VECTORS = auto()
-    """The deletion vectors of files that stay, and new files."""
+    candidates: Candidates | None
+    scan: TouchedFilesScan | None = None
 
-    COPIES = auto()
-    """Every touched file again, row by row in its order."""
+    @property
+    def matches(self) -> TouchedFilesScan:
+        """The result of the scan, for a strategy that needs one."""
+        assert self.scan is not None, "needs_scan"
+        return self.scan
 
 
 class Strategy(ABC):
@@ -37,14 +54,17 @@ class Strategy(ABC):
         needs_scan: Whether it needs the scan for matches. Otherwise it finds candidates itself.
         needs_row_index: Whether the scan must know the index of each row in its file.
         writes_changes_alone: Whether it writes no unmodified row.
-        local: What the local backend writes for it; None if Spark alone writes by it.
+        marks_rows: Whether it marks rows in files that stay.
+        is_local: Whether the local backend writes for it: new files, if it needs no scan; deletion
+            vectors and new files, if it marks rows; else copies of the touched files, row by row.
     """
 
     name: ClassVar[StrategyName]
     needs_scan: ClassVar[bool] = True
     needs_row_index: ClassVar[bool] = False
     writes_changes_alone: ClassVar[bool] = False
-    local: ClassVar[LocalForm | None] = None
+    marks_rows: ClassVar[bool] = False
+    is_local: ClassVar[bool] = False
 
     @abstractmethod
     def applies(self, run: MergeRun) -> Verdict:
@@ -55,14 +75,8 @@ class Strategy(ABC):
         """Explain why the strategy was chosen, given the reasons against those before it."""
 
     @abstractmethod
-    def write(
-        self, run: MergeRun, scan: TouchedFilesScan | None, known: Candidates | None = None
-    ) -> Staged:
-        """Write the changes by Spark.
-
-        `scan` has one touched file at least; it is None if the strategy needs none. `known` has the
-        candidate files, if they are known although there was no scan.
-        """
+    def write(self, run: MergeRun, found: SparkScan) -> Staged:
+        """Write the changes by Spark; a scan has found one touched file at least."""
 
     def can_rebase(self, staged: Staged, removed_paths: Collection[str]) -> Verdict:
         """Return whether the output of files that another commit removed can be replaced.
@@ -74,21 +88,15 @@ class Strategy(ABC):
 
     def rebased(
         self, staged: Staged, removed_paths: Collection[str], scan: TouchedFilesScan
-    ) -> Staged | None:
+    ) -> Staged | Verdict:
         """Change rows in the files that they moved to; keep the changes of other files.
 
-        None if one of these files has to be rewritten by Spark.
+        The verdict says why that is not possible.
 
         `staged` is on a newer version, and `can_rebase` allows for it. `scan` found the same source
         rows and clauses in the new files.
         """
-        raise NotImplementedError
-
-
-def matches(scan: TouchedFilesScan | None) -> TouchedFilesScan:
-    """Return the scan of a strategy that needs one."""
-    assert scan is not None, "needs_scan"
-    return scan
+        return no("an added file has to be rewritten by Spark")
 
 
 def may_move_rows(run: MergeRun) -> bool:
@@ -97,4 +105,32 @@ def may_move_rows(run: MergeRun) -> bool:
     updates = [clause for clause in merge.clauses if clause.action == "update"]
     return bool(partitioned_by) and not all(
         keeps_columns(merge, each, partitioned_by) for each in updates
+    )
+
+
+def table_format(transaction: Transaction, columns: Sequence[WritableColumn]) -> TableFormat:
+    """Return what new files of the table look like; Spark's settings choose the compression.
+
+    Args:
+        columns: The columns in the table's files, as `written_columns` gives them.
+    """
+    storage = storage_of(transaction.table)
+    if storage is None:
+        raise NotRewritableError("Arrow no longer sees the table's store")
+    if isinstance(storage, Disk):
+        storage = replace(storage, mode=file_mode(transaction))
+    compression, extension = codec(transaction)
+    tracked = tracked_columns(transaction)
+    return TableFormat(
+        arrow_schema(transaction, columns),
+        compression,
+        extension,
+        transaction.statistics_schema,
+        transaction.string_prefix_length,
+        transaction.merge.spark.version,
+        assumes_new_calendar(transaction.merge.spark),
+        storage,
+        transaction.own_files.prefix,
+        transaction.own_files.change_feed() if transaction.metadata.keeps_change_feed else None,
+        None if tracked is None else (tracked.row_id.name, tracked.commit_version.name),
     )

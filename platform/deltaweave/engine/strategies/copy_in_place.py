@@ -61,20 +61,18 @@ from deltaweave.engine.clauses import (
     updated,
     with_broken,
 )
-from deltaweave.engine.file_format import table_format
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.pairs import TouchedFilesScan, with_numbers
-from deltaweave.engine.prune import Candidates
 from deltaweave.engine.report import StrategyName
 from deltaweave.engine.staged import Staged
-from deltaweave.engine.strategies.base import LocalForm, Strategy, matches, may_move_rows
+from deltaweave.engine.strategies.base import SparkScan, Strategy, may_move_rows, table_format
 from deltaweave.engine.strategies.rows import (
     changed_rows,
     copy_phase,
     copy_touched_files,
     inserted_rows,
     remaining_rows,
-    together,
+    union_parts,
     updated_and_inserted,
     updates_from_source,
 )
@@ -102,7 +100,7 @@ class CopyInPlace(Strategy):
 
     name = StrategyName.COPY_IN_PLACE
     needs_row_index = True
-    local = LocalForm.COPIES
+    is_local = True
 
     def applies(self, run: MergeRun) -> Verdict:
         attempt = partial(_may_copy, run)
@@ -115,10 +113,8 @@ class CopyInPlace(Strategy):
             reason += "; changed rows, which may move to other partitions, go to other files"
         return reason
 
-    def write(
-        self, run: MergeRun, scan: TouchedFilesScan | None, known: Candidates | None = None
-    ) -> Staged:
-        scan = matches(scan)
+    def write(self, run: MergeRun, found: SparkScan) -> Staged:
+        scan = found.matches
         name, replacements = StrategyName.COPY_ON_WRITE, dict[str, str]()
         with copy_phase(run, scan):
             files = _worth_copying(run, scan)
@@ -135,7 +131,7 @@ class CopyInPlace(Strategy):
                 written = done.written
                 if len(done.left):
                     rows = changed_rows(run, scan, done.left, with_unmodified=True)
-                    written = run.transaction.write(rows).and_also(written)
+                    written = run.transaction.write(rows).union(written)
                 else:
                     name, replacements = self.name, done.replacements
         return Staged.copied(run, name, scan, written, replacements)
@@ -148,10 +144,10 @@ class CopyInPlace(Strategy):
 
     def rebased(
         self, staged: Staged, removed_paths: Collection[str], scan: TouchedFilesScan
-    ) -> Staged | None:
+    ) -> Staged | Verdict:
         done = rewrite_without_inserts(staged.run, scan, scan.touched)
         if len(done.left):
-            return None
+            return super().rebased(staged, removed_paths, scan)
         assert staged.written is not None
         assert staged.scan is not None
         dropped = {new for old, new in staged.replacements.items() if old in removed_paths}
@@ -162,8 +158,8 @@ class CopyInPlace(Strategy):
         copied += staged.run.transaction.num_records(scan.touched) - sum(scan.changed_by_file)
         return replace(
             staged,
-            removed=stayed.and_also(scan.touched),
-            written=staged.written.without(dropped).and_also(done.written),
+            removed=stayed.union(scan.touched),
+            written=staged.written.without(dropped).union(done.written),
             num_copied=copied,
         )
 
@@ -200,7 +196,7 @@ def _worth_copying(run: MergeRun, scan: TouchedFilesScan) -> FileList:
     if run.settings.in_place.is_forced:
         return scan.touched
     files = scan.touched.where(_few_rows_change(scan))
-    return files if files.size_in_bytes >= limits.MIN_BYTES_IN_PLACE else scan.touched.none()
+    return files if files.size_in_bytes >= limits.MIN_BYTES_IN_PLACE else scan.touched.empty()
 
 
 def _few_rows_change(scan: TouchedFilesScan) -> numpy.ndarray:
@@ -236,13 +232,13 @@ def rewrite_in_place(run: MergeRun, scan: TouchedFilesScan, files: FileList) -> 
     def insert() -> WrittenFiles | None:
         with run.transaction.active():
             inserts = inserted_rows(run, scan)
-            return run.transaction.write(together(inserts)) if inserts else None
+            return run.transaction.write(union_parts(inserts)) if inserts else None
 
     # One task rewrites a file: a few files leave cores idle, which can write the inserts.
     with alongside(run.statement.spark, insert) as inserting:
         done = rewrite_without_inserts(run, scan, files)
     inserted = inserting.result()
-    return done if inserted is None else replace(done, written=inserted.and_also(done.written))
+    return done if inserted is None else replace(done, written=inserted.union(done.written))
 
 
 def rewrite_without_inserts(
@@ -291,7 +287,7 @@ def _rewritten(
         return done
     if may_have_written:
         own.delete_all(prefix)
-    return RewrittenInPlace(WrittenFiles.of(scan.touched.none()), {}, scan.touched)
+    return RewrittenInPlace(WrittenFiles.of(scan.touched.empty()), {}, scan.touched)
 
 
 def _by_tasks(
@@ -363,7 +359,7 @@ def rewrite_without_changed_rows(
     def write_new_rows() -> WrittenFiles | None:
         with run.transaction.active():
             rows = updated_and_inserted(run, scan)
-            return run.transaction.write(together(rows)) if rows else None
+            return run.transaction.write(union_parts(rows)) if rows else None
 
     with alongside(run.statement.spark, write_new_rows) as writing:
         # The new rows' side writes the change feed.
@@ -373,8 +369,8 @@ def rewrite_without_changed_rows(
     written = done.written
     if len(done.left):
         copied = run.transaction.write(remaining_rows(run.transaction, scan, done.left))
-        written = copied.and_also(written)
-    return replace(done, written=written if new is None else new.and_also(written))
+        written = copied.union(written)
+    return replace(done, written=written if new is None else new.union(written))
 
 
 def _dropped(transaction: Transaction, scan: TouchedFilesScan, files: FileList) -> DataFrame:

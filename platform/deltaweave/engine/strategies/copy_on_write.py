@@ -6,11 +6,9 @@ from collections.abc import Mapping
 
 from deltaweave._validation import YES, Verdict
 from deltaweave.engine.merge_run import MergeRun
-from deltaweave.engine.pairs import TouchedFilesScan
-from deltaweave.engine.prune import Candidates
 from deltaweave.engine.report import StrategyName
 from deltaweave.engine.staged import Staged
-from deltaweave.engine.strategies.base import LocalForm, Strategy, matches
+from deltaweave.engine.strategies.base import SparkScan, Strategy
 from deltaweave.engine.strategies.rows import copy_phase, copy_touched_files
 
 
@@ -18,7 +16,7 @@ class CopyOnWrite(Strategy):
     """Join the touched files with the source and write all their rows."""
 
     name = StrategyName.COPY_ON_WRITE
-    local = LocalForm.COPIES
+    is_local = True
 
     def applies(self, run: MergeRun) -> Verdict:
         return YES
@@ -26,10 +24,7 @@ class CopyOnWrite(Strategy):
     def explain(self, run: MergeRun, instead_of: Mapping[StrategyName, str]) -> str:
         return f"Spark rewrites the touched files, since {instead_of[StrategyName.COPY_IN_PLACE]}"
 
-    def write(
-        self, run: MergeRun, scan: TouchedFilesScan | None, known: Candidates | None = None
-    ) -> Staged:
-        scan = matches(scan)
-        with copy_phase(run, scan):
-            written = copy_touched_files(run, scan, without_join=False)
-        return Staged.copied(run, self.name, scan, written)
+    def write(self, run: MergeRun, found: SparkScan) -> Staged:
+        with copy_phase(run, found.matches):
+            written = copy_touched_files(run, found.matches, without_join=False)
+        return Staged.copied(run, self.name, found.matches, written)

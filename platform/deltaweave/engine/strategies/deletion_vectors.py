@@ -25,13 +25,12 @@ from deltaweave.delta.log import FileList
 from deltaweave.engine.clauses import FILE, TARGET_ROW_ID
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.pairs import TouchedFilesScan, plan_files
-from deltaweave.engine.prune import Candidates
 from deltaweave.engine.report import StrategyName
 from deltaweave.engine.staged import Staged
-from deltaweave.engine.strategies.base import LocalForm, Strategy, matches
+from deltaweave.engine.strategies.base import SparkScan, Strategy
 from deltaweave.engine.strategies.rows import (
     remaining_rows,
-    together,
+    union_parts,
     updated_and_inserted,
     updates_from_source,
 )
@@ -46,7 +45,8 @@ class DeletionVectors(Strategy):
     name = StrategyName.DELETION_VECTORS
     needs_row_index = True
     writes_changes_alone = True
-    local = LocalForm.VECTORS
+    marks_rows = True
+    is_local = True
 
     def applies(self, run: MergeRun) -> Verdict:
         writable = vectors_writable(run.transaction)
@@ -58,10 +58,8 @@ class DeletionVectors(Strategy):
             f"{run.settings.max_marked_fraction:.0%} of the rows would be marked are rewritten"
         )
 
-    def write(
-        self, run: MergeRun, scan: TouchedFilesScan | None, known: Candidates | None = None
-    ) -> Staged:
-        scan = matches(scan)
+    def write(self, run: MergeRun, found: SparkScan) -> Staged:
+        scan = found.matches
         plan = plan_files(run, scan)
 
         def write_vectors() -> MarkedRows:
@@ -80,7 +78,7 @@ class DeletionVectors(Strategy):
             parts = updated_and_inserted(run, scan)
             if plan.num_copied:
                 parts = [remaining_rows(run.transaction, scan, plan.copied), *parts]
-            written = run.transaction.write(together(parts)) if parts else None
+            written = run.transaction.write(union_parts(parts)) if parts else None
             marked = writing.result()
         return Staged.with_vectors(run, scan, plan, written, marked)
 
@@ -96,17 +94,17 @@ class DeletionVectors(Strategy):
 
     def rebased(
         self, staged: Staged, removed_paths: Collection[str], scan: TouchedFilesScan
-    ) -> Staged | None:
+    ) -> Staged | Verdict:
         plan = plan_files(staged.run, scan)
         rows = scan.changed_on_driver(plan.stay)
         if rows is None or len(plan.copied) or not may_mark_on_driver(plan.stay):
-            return None
+            return super().rebased(staged, removed_paths, scan)
         assert staged.marked is not None
         stayed = staged.touched.excluding(staged.removed.paths)
-        own = without_files(staged.marked, stayed.among(removed_paths))
+        own = without_files(staged.marked, stayed.with_paths(removed_paths))
         again = mark_on_driver(staged.run.transaction, rows[FILE], rows[TARGET_ROW_ID], plan.stay)
-        removed = staged.removed.excluding(removed_paths).and_also(plan.removed)
-        return replace(staged, removed=removed, marked=own.and_also(again))
+        removed = staged.removed.excluding(removed_paths).union(plan.removed)
+        return replace(staged, removed=removed, marked=own.union(again))
 
 
 def _write_vectors(transaction: Transaction, scan: TouchedFilesScan, files: FileList) -> MarkedRows:

@@ -8,10 +8,9 @@ from contextlib import AbstractContextManager
 from deltaweave._validation import YES, Verdict, no
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.pairs import TouchedFilesScan
-from deltaweave.engine.prune import Candidates
 from deltaweave.engine.report import Phases, StrategyName
 from deltaweave.engine.staged import Staged
-from deltaweave.engine.strategies.base import LocalForm, Strategy
+from deltaweave.engine.strategies.base import SparkScan, Strategy
 from deltaweave.engine.strategies.rows import inserts_only, may_insert, rows_after_scan
 
 _STATUS = "MERGE operation - writing new files for only inserts"
@@ -23,7 +22,7 @@ class InsertOnly(Strategy):
     name = StrategyName.INSERT_ONLY
     needs_scan = False
     writes_changes_alone = True
-    local = LocalForm.INSERTS
+    is_local = True
 
     def applies(self, run: MergeRun) -> Verdict:
         insert_only = run.statement.takes_insert_only_path
@@ -32,11 +31,9 @@ class InsertOnly(Strategy):
     def explain(self, run: MergeRun, instead_of: Mapping[StrategyName, str]) -> str:
         return "the statement has WHEN NOT MATCHED clauses alone"
 
-    def write(
-        self, run: MergeRun, scan: TouchedFilesScan | None, known: Candidates | None = None
-    ) -> Staged:
+    def write(self, run: MergeRun, found: SparkScan) -> Staged:
         with insert_phase(run.phases):
-            inserts = inserts_only(run, known)
+            inserts = inserts_only(run, found.candidates)
             return Staged.inserted(run, inserts.found, run.transaction.write(inserts.rows))
 
 

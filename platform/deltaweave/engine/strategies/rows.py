@@ -279,7 +279,7 @@ def changed_rows(
 ) -> DataFrame:
     """Return rows of touched files after the merge, in the evolved target schema.
 
-    If the table keeps a change data feed, its rows are among them (see `recorded`).
+    If the table keeps a change data feed, its rows are among them (see `_recorded`).
 
     Args:
         with_unmodified: Whether rows that no clause takes are copied too (copy on write).
@@ -299,9 +299,9 @@ def changed_rows(
         taken = taken.dropDuplicates([TARGET_ROW_ID])
     images = _images(merge, target, tracked, and_inserted=with_inserts)
     if run.transaction.metadata.keeps_change_feed:
-        rows = _with_change_feed(merge, taken, images)
+        rows = _recorded(merge, taken, images)
     else:
-        rows = _after(merge, taken, images)
+        rows = _rows_after_merge(merge, taken, images)
     for added in tracked or ():
         rows = rows.withMetadata(added.name, added.metadata)
     if logger.isEnabledFor(logging.DEBUG):
@@ -359,19 +359,7 @@ def _images(
     return _Images(names, before, after)
 
 
-def _with_change_feed(merge: ResolvedMerge, taken: DataFrame, images: _Images) -> DataFrame:
-    """Return the rows after the merge, and the feed's rows of each change."""
-    return recorded(
-        taken,
-        images.names,
-        images.before,
-        images.after,
-        is_update=_is_taken_by(merge, "update"),
-        is_delete=_is_taken_by(merge, "delete"),
-    )
-
-
-def _after(merge: ResolvedMerge, taken: DataFrame, images: _Images) -> DataFrame:
+def _rows_after_merge(merge: ResolvedMerge, taken: DataFrame, images: _Images) -> DataFrame:
     """Return the rows after the merge, without those that a clause deletes."""
     if any(clause.action == "delete" for clause in merge.clauses):
         taken = taken.filter(~_is_taken_by(merge, "delete"))
@@ -406,7 +394,7 @@ def remaining_rows(transaction: Transaction, scan: TouchedFilesScan, files: File
     tracked = tracked_columns(transaction) or ()
     names = RowColumns(file=FILE, row_index=TARGET_ROW_ID)
     rows = target_plan(transaction, files, added=names, tracked=tracked)
-    left = _without(scan, files, rows)
+    left = _drop_changed_rows(scan, files, rows)
     values = zip(merge.evolved_schema.names, columns_before(merge), strict=True)
     kept = left.select(
         *[value.alias(name) for name, value in values],
@@ -417,7 +405,7 @@ def remaining_rows(transaction: Transaction, scan: TouchedFilesScan, files: File
     return kept
 
 
-def _without(scan: TouchedFilesScan, files: FileList, rows: DataFrame) -> DataFrame:
+def _drop_changed_rows(scan: TouchedFilesScan, files: FileList, rows: DataFrame) -> DataFrame:
     """Drop the rows of these files that a clause takes, by an anti join on file and row index."""
     names = scan.names_of(files)
     num_changed = sum(scan.changed_by_file)
@@ -501,7 +489,7 @@ def inserted_rows(run: MergeRun, scan: TouchedFilesScan) -> list[DataFrame]:
     return [recorded_inserts(inserts) if run.transaction.metadata.keeps_change_feed else inserts]
 
 
-def together(parts: list[DataFrame]) -> DataFrame:
+def union_parts(parts: list[DataFrame]) -> DataFrame:
     """Union the parts to one write job.
 
     Inserted rows have no row id or commit version yet: parts that have them come first, since the
@@ -510,30 +498,18 @@ def together(parts: list[DataFrame]) -> DataFrame:
     return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
 
 
-def recorded(
-    rows: DataFrame,
-    names: Sequence[str],
-    before: Sequence[Column],
-    after: Sequence[Column],
-    *,
-    is_update: Column,
-    is_delete: Column,
-) -> DataFrame:
+def _recorded(merge: ResolvedMerge, taken: DataFrame, images: _Images) -> DataFrame:
     """Return the table's rows and the feed's rows of joined target rows.
 
     An update gives a row of the table, a pre-image and a post-image. A delete gives a row of the
     feed, and an unmodified row one of the table.
-
-    Args:
-        before: The columns' values before the merge.
-        after: The columns' values after the merge.
     """
     # A projection of their own computes both images once, since values may be random.
-    images = rows.select(
-        _struct(names, before).alias(_BEFORE),
-        _struct(names, after).alias(_AFTER),
-        is_update.alias("_is_update_"),
-        is_delete.alias("_is_delete_"),
+    rows = taken.select(
+        _struct(images.names, images.before).alias(_BEFORE),
+        _struct(images.names, images.after).alias(_AFTER),
+        _is_taken_by(merge, "update").alias("_is_update_"),
+        _is_taken_by(merge, "delete").alias("_is_delete_"),
     )
     entries = (
         F.when(
@@ -547,7 +523,7 @@ def recorded(
         .when(F.col("_is_delete_"), F.array(_entry(_BEFORE, "delete")))
         .otherwise(F.array(_entry(_BEFORE, None)))
     )
-    return _spread(images, names, entries)
+    return _spread(rows, images.names, entries)
 
 
 def recorded_inserts(inserts: DataFrame) -> DataFrame:
@@ -596,7 +572,7 @@ def copy_touched_files(
         once = may_join_once(run.transaction, scan)
         rows = changed_rows(run, scan, scan.touched, with_unmodified=True, with_inserts=once)
         parts = [rows] if once else [rows, *inserted_rows(run, scan)]
-    return run.transaction.write(together(parts)) if parts else None
+    return run.transaction.write(union_parts(parts)) if parts else None
 
 
 def _changed_and_remaining(run: MergeRun, scan: TouchedFilesScan) -> list[DataFrame] | None:

@@ -45,7 +45,7 @@ from deltaweave.engine.backends.local.keys import Compared, allowed, compared
 from deltaweave.engine.backends.local.partitions import is_plain
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.source import PreparedSource
-from deltaweave.engine.strategies import Choice, CopyInPlace, LocalForm, Strategy
+from deltaweave.engine.strategies import Choice, CopyInPlace, Strategy
 from deltaweave.engine.tasks import NotRewritableError
 
 _LOCAL = re.compile(r"local(?:\[(?P<cores>\d+|\*)(?:,\s*\d+)?\])?")
@@ -127,7 +127,7 @@ def local_eligibility(run: MergeRun, strategy: Strategy) -> Eligible:
     Raises:
         DeclinedError: It leaves the merge to Spark.
     """
-    if strategy.local is None:
+    if not strategy.is_local:
         raise DeclinedError(f"only Spark writes by the strategy {strategy.name.value}")
     attempt = partial(_eligible, run)
     eligible = attempted(run.table, SPARK_DOES_THE_MERGE, attempt, passing=DeclinedError)
@@ -146,8 +146,7 @@ def file_eligibility(candidates: FileList) -> Verdict:
 
 def local_choice(choice: Choice) -> Choice:
     """Return the choice for the local backend: it rewrites files in place, or none."""
-    strategy = choice.strategy
-    if strategy.local is not LocalForm.COPIES or strategy.name is CopyInPlace.name:
+    if choice.strategy.writes_changes_alone or choice.strategy.name is CopyInPlace.name:
         return choice
     return Choice(CopyInPlace(), "the driver copies the files row by row in their order")
 

@@ -130,7 +130,7 @@ def _written(transaction: Transaction, found: LocalScan, *, marks_rows: bool) ->
             transaction.transaction, additions(found.plan.copied, replaced, others)
         )
     if recorded:
-        written = written or WrittenFiles.of(found.scan.touched.none())
+        written = written or WrittenFiles.of(found.scan.touched.empty())
         written = written.with_changes(recorded)
     to_mark = found.scan.changed_on_driver(found.plan.stay)
     assert to_mark is not None, "the pairs are on the driver"

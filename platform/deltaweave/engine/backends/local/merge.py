@@ -30,7 +30,6 @@ from deltaweave.engine.backends.local.pairs import LocalPairs, local_pairs
 from deltaweave.engine.backends.local.partitions import PartitionColumns, check_partitions
 from deltaweave.engine.backends.local.values import NewValues, values_of_pairs, values_of_source
 from deltaweave.engine.clauses import CLAUSE, FILE, NEW_ROW, NO_CLAUSE, SOURCE_ROW
-from deltaweave.engine.file_format import table_format
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.pairs import (
     FilePlan,
@@ -43,9 +42,9 @@ from deltaweave.engine.source import CollectedSource, collect_source
 from deltaweave.engine.staged import Staged
 from deltaweave.engine.strategies import (
     CopyInPlace,
-    LocalForm,
     Strategy,
     insert_phase,
+    table_format,
 )
 from deltaweave.engine.tasks import NotRewritableError, TableFormat, check_copyable
 
@@ -62,20 +61,19 @@ class LocalBackend(Backend[LocalScan]):
         The times are those of the phases that Spark would run.
         """
         eligible = local_eligibility(run, strategy)
-        inserts_alone = strategy.local is LocalForm.INSERTS
-        with insert_phase(run.phases) if inserts_alone else scan_phase(run.phases):
-            return LocalMerge.of(run, eligible, strategy.local).find()
+        with scan_phase(run.phases) if strategy.needs_scan else insert_phase(run.phases):
+            return LocalMerge.of(run, eligible, strategy).find()
 
     def write(self, run: MergeRun, strategy: Strategy, found: LocalScan) -> Staged:
         """Write what was found: new files, and the deletion vectors of files that stay."""
         scan, touched = found.scan, len(found.scan.touched)
-        marks_rows = strategy.local is LocalForm.VECTORS and bool(touched)
+        marks_rows = strategy.marks_rows and bool(touched)
         with _write_phase(run, strategy, touched):
             attempt = partial(write_files, run.transaction, found, marks_rows=marks_rows)
             done = attempted(run.table, SPARK_DOES_THE_MERGE, attempt)
         if done is None:
             raise DeclinedError("what it wrote failed", scan.found)
-        if strategy.local is LocalForm.INSERTS:
+        if not strategy.needs_scan:
             return Staged.inserted(run, scan.found, done.written or WrittenFiles.of(scan.touched))
         if not touched:
             return Staged.untouched(run, scan, done.written)
@@ -85,7 +83,7 @@ class LocalBackend(Backend[LocalScan]):
 
 
 def _write_phase(run: MergeRun, strategy: Strategy, touched: int) -> AbstractContextManager[None]:
-    if strategy.local is LocalForm.INSERTS:
+    if not strategy.needs_scan:
         return insert_phase(run.phases)
     operation, status = "writeInsertsOnlyWhenNoMatches", "MERGE operation - writing inserts"
     if touched:
@@ -96,20 +94,16 @@ def _write_phase(run: MergeRun, strategy: Strategy, touched: int) -> AbstractCon
 
 @dataclass(frozen=True)
 class LocalMerge:
-    """A merge with a collected source, whose candidate files are chosen.
-
-    Attributes:
-        form: What is written for the strategy that the merge starts with.
-    """
+    """A merge with a collected source, whose candidate files are chosen."""
 
     run: MergeRun
     eligible: Eligible
-    form: LocalForm | None
+    strategy: Strategy
     collected: CollectedSource
     candidates: Candidates
 
     @classmethod
-    def of(cls, run: MergeRun, eligible: Eligible, form: LocalForm | None) -> LocalMerge:
+    def of(cls, run: MergeRun, eligible: Eligible, strategy: Strategy) -> LocalMerge:
         """Collect the source, and choose the candidate files by its keys.
 
         Raises:
@@ -126,7 +120,7 @@ class LocalMerge:
             raise DeclinedError("the source is not collected")
         files = files_by_conditions(run.transaction)
         chosen = candidate_files(run, collected.keys, files)
-        return cls(run, eligible, form, collected, Candidates(chosen, files, collected.keys))
+        return cls(run, eligible, strategy, collected, Candidates(chosen, files, collected.keys))
 
     def find(self) -> LocalScan:
         """Find what changes. Nothing is written.
@@ -148,20 +142,27 @@ class LocalMerge:
             raise NotRewritableError(verdict.reason)
         table = table_format(self.run.transaction, self.eligible.written)
         evaluated = self._evaluated(self._pairs(table), table)
-        pairs, inserts = evaluated.pairs, evaluated.inserts
+        pairs = evaluated.pairs
         scan = self._scan(pairs)
         row_counts = pairs.row_counts_in(scan.touched)
         plan = (
             plan_files(self.run, scan, row_counts)
-            if self.form is LocalForm.VECTORS
+            if self.strategy.marks_rows
             else _all_rewritten(scan, row_counts)
         )
         _check_copies(plan.copied, table)
         is_inserted = ~pairs.is_matched & (self.collected.insert_clauses != NO_CLAUSE)
         inserted = np.flatnonzero(is_inserted)
-        clauses = self.collected.insert_clauses[inserted]
-        updates = evaluated.updates
-        found = LocalScan(pairs, scan, plan, updates, inserts, inserted, clauses, table)
+        found = LocalScan(
+            pairs,
+            scan,
+            plan,
+            updates=evaluated.updates,
+            inserts=evaluated.inserts,
+            inserted=inserted,
+            insert_clauses=self.collected.insert_clauses[inserted],
+            table=table,
+        )
         _check_new_rows(found)
         return found
 
@@ -173,10 +174,10 @@ class LocalMerge:
             self.candidates.files,
             self.collected.keys,
             eligible.conjuncts,
-            PartitionColumns.of(transaction, eligible.partitioned_by),
-            table.storage,
-            table.new_calendar,
-            limits.MAX_PAIRS_ON_DRIVER,
+            partitioned_by=PartitionColumns.of(transaction, eligible.partitioned_by),
+            storage=table.storage,
+            new_calendar=table.new_calendar,
+            at_most=limits.MAX_PAIRS_ON_DRIVER,
         )
         with_insertable = self.run.source.insertable is not None
         return local_pairs(search, self.collected, with_insertable=with_insertable)
@@ -198,7 +199,7 @@ class LocalMerge:
         # The identity is the number of a collected row, which no query over the source can compute.
         identity = column_named(statement.spark, SOURCE_ROW)
         # Rows that are only inserted may match any number of times, and are not inserted then.
-        may_repeat = self.form is LocalForm.INSERTS or statement.may_match_repeatedly
+        may_repeat = not self.strategy.needs_scan or statement.may_match_repeatedly
         return touched_files_of_pairs(
             self.run, self.candidates, identity, pairs.pairs, may_repeat=may_repeat
         )
@@ -244,7 +245,7 @@ def _all_rewritten(scan: TouchedFilesScan, row_counts: numpy.ndarray) -> FilePla
     import numpy as np
 
     copied = scan.touched.where(row_counts > np.array(scan.changed_by_file))
-    return FilePlan(scan.touched.none(), scan.touched, copied, 0)
+    return FilePlan(scan.touched.empty(), scan.touched, copied, 0)
 
 
 def _check_copies(files: FileList, table: TableFormat) -> None:

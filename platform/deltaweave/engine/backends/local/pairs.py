@@ -28,7 +28,7 @@ from deltaweave.delta.files import (
 from deltaweave.delta.log import FileList, has_plain_spelling
 from deltaweave.delta.statement import equalities_alone
 from deltaweave.engine import limits
-from deltaweave.engine.attempts import attempted
+from deltaweave.engine.attempts import attempted, storage_of
 from deltaweave.engine.backends.base import DeclinedError
 from deltaweave.engine.backends.local.eligibility import is_local
 from deltaweave.engine.backends.local.keys import Compared, allowed, compared
@@ -43,7 +43,6 @@ from deltaweave.engine.clauses import (
     SOURCE_ROW,
     TARGET_ROW_ID,
 )
-from deltaweave.engine.file_format import storage_of
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.pairs import Pairs
 from deltaweave.engine.prune import Candidates
@@ -169,10 +168,10 @@ def _pairs_by_keys(run: MergeRun, candidates: Candidates, query: DataFrame) -> P
         candidates.files,
         candidates.keys,
         conjuncts,
-        _partition_keys(run.transaction, conjuncts),
-        storage,
-        assumes_new_calendar(run.statement.spark),
-        limits.MAX_PAIRS_BY_KEYS,
+        partitioned_by=_partition_keys(run.transaction, conjuncts),
+        storage=storage,
+        new_calendar=assumes_new_calendar(run.statement.spark),
+        at_most=limits.MAX_PAIRS_BY_KEYS,
         numbered=True,
     ).matches()
     source_rows = _source_rows(candidates.keys, query.schema[SOURCE_ROW].dataType)

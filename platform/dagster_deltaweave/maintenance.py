@@ -34,7 +34,7 @@ from dagster import (
 )
 
 from dagster_deltaweave.dagster_private import CheckError
-from dagster_deltaweave.io_manager import error_shown_first
+from dagster_deltaweave.io_manager import shows_errors_first
 from dagster_deltaweave.logs import PendingChanges
 from dagster_deltaweave.spark import tag_commits_with_run
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset, run_locator
@@ -291,11 +291,8 @@ def _upkeep_op(
         required_resource_keys={table.io_manager_key},
         pool=table.pool,
     )
+    @shows_errors_first
     def upkeep(context: OpExecutionContext) -> None:
-        with error_shown_first(context):
-            maintain(context)
-
-    def maintain(context: OpExecutionContext) -> None:
         location = table.location(context, key, "upkeep")
         delta_table = run_locator(context.resources, table.io_manager_key).table(key, location)
         if not delta_table.exists():

@@ -41,7 +41,6 @@ from dagster import (
 )
 
 from dagster_deltaweave.dagster_private import DATA_VERSION_TAG, PARENT_RUN_ID_TAG
-from dagster_deltaweave.io_manager import error_shown_first
 from dagster_deltaweave.tables import (
     AssetOrKey,
     MergeOnReadAssets,
@@ -136,19 +135,6 @@ def for_each_table(
         return checks[0] if isinstance(tables, MergeOnReadAssets) else checks
 
     return built
-
-
-def shows_errors_first(
-    check: Callable[[AssetCheckExecutionContext], AssetCheckResult],
-) -> Callable[[AssetCheckExecutionContext], AssetCheckResult]:
-    """Wrap a check's function so that a run shows its errors before Dagster's stack trace."""
-
-    @wraps(check)
-    def shown(context: AssetCheckExecutionContext) -> AssetCheckResult:
-        with error_shown_first(context):
-            return check(context)
-
-    return shown
 
 
 def check_results(

@@ -25,9 +25,9 @@ from dagster_deltaweave.checks.check_definition import (
     for_each_table,
     invalid_checks,
     judged_run,
-    shows_errors_first,
 )
 from dagster_deltaweave.checks.table_rows import sample_table
+from dagster_deltaweave.io_manager import shows_errors_first
 from dagster_deltaweave.logs import pending_changes
 from dagster_deltaweave.maintenance import RematerializationPolicy
 from dagster_deltaweave.metadata import TABLE_ID, TABLE_VERSION

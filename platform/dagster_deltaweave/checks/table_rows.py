@@ -36,7 +36,7 @@ from dagster_deltaweave.checks.check_definition import (
     invalid_checks,
 )
 from dagster_deltaweave.dagster_private import AssetCheckExecutionRecordStatus
-from dagster_deltaweave.io_manager import error_shown_first
+from dagster_deltaweave.io_manager import shows_errors_first
 from dagster_deltaweave.logs import last_change
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset
 from deltaweave._validation import counted
@@ -353,10 +353,11 @@ def build_table_checks(  # noqa: PLR0913 - the public options
         retry_policy=arguments.get("retry_policy"),
     )
     def checks(context: AssetCheckExecutionContext) -> Iterator[AssetCheckResult]:
-        with error_shown_first(context):
-            table = asset_table(context, checked)
-            found = asked.findings(context, checked_asset(context), table)
-        yield from check_results(context, found, severity)
+        yield from check_results(context, findings(context), severity)
+
+    @shows_errors_first
+    def findings(context: AssetCheckExecutionContext) -> dict[str, CheckFinding]:
+        return asked.findings(context, checked_asset(context), asset_table(context, checked))
 
     return checks
 

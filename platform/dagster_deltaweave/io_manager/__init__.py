@@ -25,6 +25,7 @@ from dagster_deltaweave.io_manager.output import Recording
 from dagster_deltaweave.io_manager.step_attempts import (
     error_shown_first,
     retry_run_if_transient,
+    shows_errors_first,
     wait_of_step,
 )
 
@@ -38,5 +39,6 @@ __all__ = [
     "error_shown_first",
     "observe_pending",
     "retry_run_if_transient",
+    "shows_errors_first",
     "wait_of_step",
 ]

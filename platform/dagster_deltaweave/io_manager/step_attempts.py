@@ -7,9 +7,10 @@ so a step that has waited may be tried again as often as any other.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from dagster import (
     DagsterError,
@@ -28,6 +29,9 @@ from deltaweave.errors import DeltaweaveError, Transient
 if TYPE_CHECKING:
     from dagster import OutputContext
 
+
+_Context = TypeVar("_Context")
+_Result = TypeVar("_Result")
 
 _SECONDS_BEFORE_RETRY = 5
 
@@ -93,6 +97,17 @@ def error_shown_first(context: Any) -> Iterator[Any]:
             if step.raise_on_error or not is_last:
                 raise
         raise _shown(error) from error
+
+
+def shows_errors_first(function: Callable[[_Context], _Result]) -> Callable[[_Context], _Result]:
+    """Wrap the function of an op or a check in `error_shown_first`."""
+
+    @wraps(function)
+    def shown(context: _Context) -> _Result:
+        with error_shown_first(context):
+            return function(context)
+
+    return shown
 
 
 def _step_of(context: Any) -> Any:

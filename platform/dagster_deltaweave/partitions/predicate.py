@@ -17,7 +17,7 @@ from dagster import MultiPartitionKey, MultiPartitionsDefinition, PartitionsDefi
 from dagster import TimeWindowPartitionsDefinition as TimeWindows
 from pyspark.sql.types import DataType, DateType, StringType, TimestampNTZType, TimestampType
 
-from dagster_deltaweave.partitions.run_partitions import is_skipped
+from dagster_deltaweave.partitions.positions import is_skipped
 from deltaweave.delta.jvm import parsed_expression, translated
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import literal

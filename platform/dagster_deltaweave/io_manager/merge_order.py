@@ -8,7 +8,7 @@ run waits: before the asset's function by retries of its step, after it in the s
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -37,7 +37,8 @@ from dagster_deltaweave.partitions import (
     backfills_in_progress,
     by_run,
     is_under_way,
-    left_to_backfill,
+    left_of_assets,
+    left_of_job,
     newest_first,
     output_is_full_refresh,
     output_partition_keys,
@@ -232,7 +233,7 @@ class EarlierRuns:
         own, found = self.positions(self._oldest_own), dict[str, _Attempt]()
         left: dict[tuple[str, str], None] = {}
         for backfill in backfills_in_progress(self._instance):
-            for each in left_to_backfill(backfill, self.context.asset_key, self._materializes):
+            for each in self._left_to(backfill):
                 at = None if each in self.partitions else self.positions(each)
                 if at is not None and at < own:
                     left[backfill.backfill_id, each] = None
@@ -242,6 +243,13 @@ class EarlierRuns:
             if run is None or run.status not in FINISHED_STATUSES:
                 found[each] = _Attempt(each, run, is_under_way=True, backfill=backfill_id)
         return found
+
+    def _left_to(self, backfill: PartitionBackfill) -> Iterable[str]:
+        """Return the asset's partitions for which a backfill has still to make runs."""
+        if backfill.asset_backfill_data is not None:
+            return left_of_assets(backfill.asset_backfill_data, self.context.asset_key)
+        is_of_job = not backfill.is_asset_backfill and self._materializes(backfill)
+        return left_of_job(backfill) if is_of_job else ()
 
     def _made_by_backfills(self, backfills: Collection[str]) -> dict[tuple[str, str], DagsterRun]:
         """Return the newest runs that backfills have made already, by backfill and partition.
@@ -289,9 +297,10 @@ class EarlierRuns:
             return {}
         asset, definition = self.context.asset_key, self.context.asset_partitions_def
         partitions = {each.partition for each in ended}
+        unfinished = RunsFilter(statuses=list(NOT_FINISHED_STATUSES))
         return {
             partition: _Attempt(partition, run, is_under_way=True)
-            for run in _runs_of(self._instance, statuses=list(NOT_FINISHED_STATUSES))
+            for run in self._instance.get_runs(unfinished)
             for partition in partitions_of_run(run, definition, self._instance)
             if partition in partitions and asset in planned_assets(self._instance, run)
         }
@@ -353,9 +362,10 @@ class EarlierRuns:
         """
         if not (oldest.is_queued or (oldest.run is None and self._is_held(oldest.backfill))):
             return False
-        own, started = self.positions(self._oldest_own), [DagsterRunStatus.STARTED]
+        own = self.positions(self._oldest_own)
         newer = [run_id for position, _, run_id in self._unmerged() if position > own]
-        return not (newer and _runs_of(self._instance, run_ids=newer, statuses=started))
+        running = RunsFilter(run_ids=newer, statuses=[DagsterRunStatus.STARTED])
+        return not (newer and self._instance.get_runs(running))
 
     def _is_held(self, backfill: str) -> bool:
         """Return whether runs in the queue keep a backfill from making the awaited run.
@@ -406,10 +416,6 @@ class EarlierRuns:
 def _priority(run: DagsterRun) -> int:
     text = run.tags.get(PRIORITY_TAG, "0")
     return int(text) if text.lstrip("-").isdigit() else 0
-
-
-def _runs_of(instance: DagsterInstance, **wanted: Any) -> Sequence[DagsterRun]:
-    return instance.get_runs(RunsFilter(**wanted))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -347,10 +347,6 @@ def unmerged_attempts(instance: DagsterInstance, asset: AssetKey) -> list[Unmerg
     return [UnmergedAttempt(each, run_id) for each, (run_id, _) in found.items() if each]
 
 
-Materializes = Callable[[PartitionBackfill], bool]
-"""Decides whether the job of a backfill materializes the asset in question."""
-
-
 def backfills_in_progress(instance: DagsterInstance) -> Sequence[PartitionBackfill]:
     """Return the backfills that go on: not those that are cancelled, have failed or have ended."""
     going_on = BulkActionsFilter(statuses=[BulkActionStatus.REQUESTED])
@@ -378,13 +374,3 @@ def left_of_job(backfill: PartitionBackfill) -> Sequence[str]:
     names = list(backfill.partition_names or ())
     last = backfill.last_submitted_partition_name
     return names[names.index(last) + 1 :] if last in names else names
-
-
-def left_to_backfill(
-    backfill: PartitionBackfill, asset: AssetKey, materializes: Materializes
-) -> Iterator[str]:
-    """Yield the partitions of an asset for which a backfill in progress has still to make runs."""
-    if backfill.asset_backfill_data is not None:
-        yield from left_of_assets(backfill.asset_backfill_data, asset)
-    elif not backfill.is_asset_backfill and materializes(backfill):
-        yield from left_of_job(backfill)

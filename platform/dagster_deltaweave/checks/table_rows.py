@@ -39,7 +39,7 @@ from dagster_deltaweave.dagster_private import AssetCheckExecutionRecordStatus
 from dagster_deltaweave.io_manager import shows_errors_first
 from dagster_deltaweave.logs import last_change
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset
-from deltaweave._validation import counted
+from deltaweave._validation import counted, options_of
 from deltaweave.errors import TableNotFoundError
 from deltaweave.identifiers import RESERVED_PREFIX, column
 
@@ -341,7 +341,7 @@ def build_table_checks(  # noqa: PLR0913 - the public options
         FRESH: f"Rows changed within {changed_within}." if changed_within is not None else None,
     }
     specs = check_specs(checked.key, descriptions, blocking, arguments)
-    asked = _Asked(unique_key, no_nulls, whole_table, schema, more_columns, changed_within, sample)
+    asked = options_of(_Asked, locals())
 
     @multi_asset_check(
         specs=specs,

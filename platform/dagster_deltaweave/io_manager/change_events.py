@@ -23,7 +23,12 @@ from dagster_deltaweave.dagster_private import DATA_VERSION_TAG
 from dagster_deltaweave.io_manager.output import Output, Stored
 from dagster_deltaweave.io_manager.transaction_ids import first_attempt
 from dagster_deltaweave.logs import batches_after, number_metadata, pending_changes
-from dagster_deltaweave.metadata import record_data_version, warnings_metadata
+from dagster_deltaweave.metadata import (
+    data_version_of,
+    newest_materialization,
+    record_data_version,
+    warnings_metadata,
+)
 from dagster_deltaweave.tables import (
     MergeOnReadLocations,
     merge_on_read_locations,
@@ -255,13 +260,9 @@ class _Reported:
 
 def _last_report(context: OutputContext, key: AssetKey) -> _Reported:
     """Return what the asset's newest materialization recorded."""
-    event = context.step_context.instance.get_latest_materialization_event(key)
-    made = event.asset_materialization if event else None
-    if made is None:
-        return _Reported(None, 0)
-    batch = (made.tags or {}).get(DATA_VERSION_TAG, "")
-    waiting = _int_of(made.metadata.get(RESCUED_EVENTS))
-    return _Reported(int(batch) if batch.isdecimal() else None, waiting or 0)
+    made = newest_materialization(context.step_context.instance, key)
+    waiting = _int_of(made.metadata.get(RESCUED_EVENTS)) if made else None
+    return _Reported(data_version_of(made), waiting or 0)
 
 
 def _int_of(entry: Any) -> int | None:

@@ -19,13 +19,11 @@ from dagster import (
 )
 from pyspark.sql.types import StructType
 
-from dagster_deltaweave.dagster_private import DATA_VERSION_TAG
 from dagster_deltaweave.io_manager.frames import TypeHandler, as_annotated, handler_of_type
 from dagster_deltaweave.io_manager.transaction_ids import applied_version
-from dagster_deltaweave.metadata import TABLE_ID
+from dagster_deltaweave.metadata import TABLE_ID, data_version_of, newest_materialization
 from dagster_deltaweave.partitions import NO_ROW_PREDICATE, is_refresh, partition_predicate
 from dagster_deltaweave.tables import (
-    PARTITION_EXPR,
     READ_CHANGED,
     READ_METADATA_KEY,
     READ_TOUCHED,
@@ -33,7 +31,9 @@ from dagster_deltaweave.tables import (
     TableDeclaration,
     TableLocation,
     TableLocator,
+    entry_value,
     load_merge_on_read,
+    partition_expr_in,
     table_location,
 )
 from deltaweave.changes.table_columns import declared_columns
@@ -108,10 +108,7 @@ class InputOptions:
 def input_options(metadata: Mapping[str, Any], name: str, table: str) -> InputOptions:
     """Read the options in the metadata of an input."""
     asked = InputOptions(name, table)
-    columns, version = (
-        _plain_option(metadata.get(COLUMNS)),
-        _plain_option(metadata.get(READ_VERSION)),
-    )
+    columns, version = (entry_value(metadata, key) for key in (COLUMNS, READ_VERSION))
     if columns is not None and (
         not isinstance(columns, (list, tuple))
         or not columns
@@ -127,10 +124,6 @@ def input_options(metadata: Mapping[str, Any], name: str, table: str) -> InputOp
             f"{READ_VERSION} is {version!r}", "Give the number of a version, as 0 or 12."
         )
     return InputOptions(name, table, None if columns is None else tuple(columns), version)
-
-
-def _plain_option(value: Any) -> Any:
-    return getattr(value, "value", value)  # of a MetadataValue
 
 
 def load_input(context: InputContext, tables: TableLocator, handlers: Sequence[TypeHandler]) -> Any:
@@ -281,18 +274,14 @@ def _missing_table(
 
 def _was_recorded(context: InputContext) -> bool:
     """Return whether the newest materialization of the asset had a table."""
-    event = context.step_context.instance.get_latest_materialization_event(context.asset_key)
-    made = None if event is None else event.asset_materialization
-    if made is None:
-        return False
-    return TABLE_ID in made.metadata or (made.tags or {}).get(DATA_VERSION_TAG, "").isdecimal()
+    made = newest_materialization(context.step_context.instance, context.asset_key)
+    return made is not None and (TABLE_ID in made.metadata or data_version_of(made) is not None)
 
 
 def _partitions_of(context: InputContext, table: Table, version: int | None) -> DataFrame:
     """Return the rows of the run's partitions; all rows if partitions are no parts of the table."""
     rows, upstream = table.read(version), context.upstream_output
-    metadata = (upstream.definition_metadata if upstream else None) or {}
-    expression = metadata.get(PARTITION_EXPR)
+    expression = partition_expr_in((upstream.definition_metadata if upstream else None) or {})
     if expression is None or not context.has_asset_partitions:
         return rows
     downstream = _downstream(context)
@@ -308,7 +297,7 @@ def _partitions_of(context: InputContext, table: Table, version: int | None) -> 
     predicate = partition_predicate(
         context.asset_partitions_def,
         keys,
-        getattr(expression, "value", expression),
+        expression,
         table=table.path_or_name,
         rows=rows,
     )

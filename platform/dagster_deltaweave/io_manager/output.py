@@ -30,6 +30,7 @@ from dagster_deltaweave.tables import (
     TableDeclaration,
     WriteDeclaration,
     WriteMode,
+    entry_value,
     partition_expr_in,
     table_declaration,
     table_location,
@@ -111,10 +112,10 @@ def declared_write(
 
 def with_mode_of_output(declaration: TableDeclaration, context: OutputContext) -> TableDeclaration:
     """Return the declaration, with the mode that the run's output names in its metadata."""
-    given = context.output_metadata.get(_MODE)
-    if given is None or not isinstance(declaration, WriteDeclaration):
+    given = context.output_metadata
+    if given.get(_MODE) is None or not isinstance(declaration, WriteDeclaration):
         return declaration
-    mode = getattr(given, "value", given)
+    mode = entry_value(given, _MODE)
     name = context.asset_key.to_user_string()
     problem = choice_problem(f"the output's metadata {_MODE}", mode, _MODES_OF_OUTPUT)
     if problem is not None:

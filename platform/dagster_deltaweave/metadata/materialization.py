@@ -17,6 +17,7 @@ from dagster import (
     AssetKey,
     AssetMaterialization,
     AssetObservation,
+    DagsterInstance,
     DataVersion,
     MetadataValue,
     OutputContext,
@@ -271,7 +272,8 @@ def record_unchanged(context: OutputContext, table: Table) -> int:
     change = last_change(table)
     version = change.version
     if not change.is_in_log:
-        recorded = _recorded_version(context)
+        newest = newest_materialization(context.step_context.instance, context.asset_key)
+        recorded = data_version_of(newest)
         version = version if recorded is None else min(recorded, version)
     record_data_version(context, version)
     return change.newest
@@ -285,14 +287,16 @@ def _record_version(context: OutputContext, table: Table, committed: int | None)
     return committed
 
 
-def _recorded_version(context: OutputContext) -> int | None:
-    """Return the data version of the asset's last materialization, if it is a table version."""
-    instance = context.step_context.instance
-    event = instance.get_latest_materialization_event(context.asset_key)
-    materialization = event.asset_materialization if event else None
-    tags = (materialization.tags or {}) if materialization else {}
-    recorded = tags.get(DATA_VERSION_TAG, "")
-    return int(recorded) if recorded.isdecimal() else None
+def newest_materialization(instance: DagsterInstance, key: AssetKey) -> AssetMaterialization | None:
+    """Return the newest materialization of an asset, with or without a run; None without any."""
+    event = instance.get_latest_materialization_event(key)
+    return event.asset_materialization if event else None
+
+
+def data_version_of(made: AssetMaterialization | None) -> int | None:
+    """Return the data version of a materialization, if it is a number; otherwise None."""
+    version = ((made.tags if made else None) or {}).get(DATA_VERSION_TAG, "")
+    return int(version) if version.isdecimal() else None
 
 
 def record_data_version(context: OutputContext, version: int) -> None:
@@ -330,8 +334,7 @@ def keep_view_fresh(
     the base's new version holds what the view read from the changes before, so the view's own data
     version stays. A view that was never materialized is left as it is.
     """
-    event = context.instance.get_latest_materialization_event(declaration.view)
-    before = event.asset_materialization if event else None
+    before = newest_materialization(context.instance, declaration.view)
     if before is None or not before.tags:
         return
     of_base = get_input_data_version_tag(declaration.base)

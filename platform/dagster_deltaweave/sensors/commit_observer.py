@@ -33,6 +33,7 @@ from dagster import (
 
 from dagster_deltaweave.dagster_private import DATA_VERSION_TAG, AssetGraph
 from dagster_deltaweave.logs import LoggedCommit, LogReader, Position
+from dagster_deltaweave.metadata import newest_materialization
 from dagster_deltaweave.partitions import planned_assets
 from dagster_deltaweave.sensors.run_requests import SensorArguments, check_least
 from dagster_deltaweave.spark import run_id_in, session_runs_in
@@ -377,7 +378,7 @@ def _look_at_asset(
 ) -> _AssetLook:
     """Return the events to record for one asset; update `followed`."""
     name = table.name
-    newest = _newest_materialization(context.instance, table.key)
+    newest = newest_materialization(context.instance, table.key)
     before = followed.get(name)
     try:
         location = _location(newest, table) or (before.location if before else None)
@@ -445,13 +446,6 @@ def _followed(context: SensorEvaluationContext) -> dict[str, FollowedTable]:
     except (AttributeError, KeyError, TypeError, ValueError):
         context.log.warning("The cursor cannot be read: observations say which commits were seen.")
         return {}
-
-
-def _newest_materialization(
-    instance: DagsterInstance, key: AssetKey
-) -> AssetMaterialization | None:
-    event = instance.get_latest_materialization_event(key)
-    return event.asset_materialization if event else None
 
 
 def _location(newest: AssetMaterialization | None, table: NamedAsset) -> str | None:

@@ -22,6 +22,7 @@ from dagster_deltaweave.tables.declaration import (
     TableLocation,
     WriteDeclaration,
     WriteMode,
+    entry_value,
     equal_keys_condition,
     full_names,
 )
@@ -117,6 +118,7 @@ __all__ = [
     "column_schema",
     "declaration_metadata",
     "declared_column_schema",
+    "entry_value",
     "equal_keys_condition",
     "full_names",
     "load_merge_on_read",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from dagster import AssetKey
+from dagster import AssetKey, MetadataValue
 
 from dagster_deltaweave.tables.options import (
     CurrentTableOptions,
@@ -102,15 +102,16 @@ def namespace_in(metadata: Mapping[str, Any], asset: str) -> Namespace:
     Before Dagster had `dagster/column_schema`, `schema` was a common key for a table's columns: a
     `TableSchema` under it is no name.
     """
-    names = {word: _metadata_text(metadata.get(word)) for word in (CATALOG, SCHEMA)}
+    given = {word: entry_value(metadata, word) for word in (CATALOG, SCHEMA)}
+    names = {word: name for word, name in given.items() if isinstance(name, str)}
     for word, name in names.items():
-        if name is not None and not name.strip():
+        if not name.strip():
             raise locating_error(
                 asset,
                 f"the {word} in the asset's metadata is empty.",
                 f"Name a {word}, or leave it out of the metadata.",
             )
-    return Namespace(names[CATALOG], names[SCHEMA])
+    return Namespace(names.get(CATALOG), names.get(SCHEMA))
 
 
 def full_names(spark: SparkSession) -> Callable[[str], str]:
@@ -135,9 +136,10 @@ def _spelled_name(name: str) -> str:
     return name if _PLAIN.fullmatch(name) else quoted(name)
 
 
-def _metadata_text(value: Any) -> str | None:
-    value = getattr(value, "value", value)  # of a MetadataValue
-    return value if isinstance(value, str) else None
+def entry_value(metadata: Mapping[str, Any], key: str) -> Any:
+    """Return an entry of metadata as a plain value; None without the entry."""
+    entry = metadata.get(key)
+    return entry.value if isinstance(entry, MetadataValue) else entry
 
 
 def locating_error(table: str | None, problem: str, hint: str) -> StatementError:

@@ -24,6 +24,7 @@ from dagster_deltaweave.tables.declaration import (
     Namespace,
     TableDeclaration,
     TableLocation,
+    entry_value,
     locating_error,
 )
 from dagster_deltaweave.tables.metadata_declarations import (
@@ -218,8 +219,7 @@ def load_merge_on_read(
             hint=f"Read its changes: {declaration.changes.to_user_string()} is an asset too.",
         )
     table = open_merge_on_read(tables, declaration)
-    where = metadata.get(WHERE)
-    where = getattr(where, "value", where)
+    where = entry_value(metadata, WHERE)
     if declaration.part == "view":
         return table.read(where=where)
     rows = table.read_optimized()
@@ -435,7 +435,7 @@ def check_locations(
     Raises:
         StatementError: Another asset's data is at, in or around its path.
     """
-    graph = _graph_of_output(context)
+    graph = graph_of_run(context.step_context)
     key = context.asset_key
     others = list(locations_of_assets(graph, key, names))
     own = list(locations_of(key, declaration, names))
@@ -494,10 +494,14 @@ def _is_same(one: str, other: str) -> bool:
         return False  # one of them does not exist
 
 
-def _graph_of_output(context: OutputContext) -> AssetGraph:
-    """Return the assets of the code location; for a run outside of one, those of its job."""
-    step = context.step_context
+def graph_of_run(context: Any) -> AssetGraph:
+    """Return the assets of the code location; for a run outside of one, those of its job.
+
+    `context`: that of a step or of its op.
+    """
+    graph: AssetGraph
     try:
-        return step.repository_def.asset_graph
+        graph = context.repository_def.asset_graph
     except CheckError:
-        return step.job_def.asset_layer.asset_graph
+        graph = context.job_def.asset_layer.asset_graph
+    return graph

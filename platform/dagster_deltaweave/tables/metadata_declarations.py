@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from dagster import (
     AssetKey,
     AssetsDefinition,
-    MetadataValue,
     OpDefinition,
     TableColumn,
     TableColumnConstraints,
@@ -31,6 +30,7 @@ from dagster_deltaweave.tables.declaration import (
     TableDeclaration,
     TableLocation,
     WriteDeclaration,
+    entry_value,
     equal_keys_condition,
     locating_error,
     namespace_in,
@@ -197,7 +197,7 @@ def table_location(metadata: Mapping[str, Any], *, asset: str) -> TableLocation:
     declared = table_declaration(metadata, asset=asset)
     if declared is not None:
         return declared
-    table = _plain_value(metadata.get(f"{_PREFIX}table"))
+    table = entry_value(metadata, f"{_PREFIX}table")
     if table is not None and not isinstance(table, str):
         raise _wrong_metadata_error(asset, f"{_PREFIX}table is {table!r}", {"a path", "a name"})
     return _in_namespace(TableLocation(table=table), metadata, asset)
@@ -205,7 +205,7 @@ def table_location(metadata: Mapping[str, Any], *, asset: str) -> TableLocation:
 
 def partition_expr_in(metadata: Mapping[str, Any]) -> str | Mapping[str, str] | None:
     """Return the expression of a row's partition in an asset's metadata; None if there is none."""
-    expression: str | Mapping[str, str] | None = _plain_value(metadata.get(PARTITION_EXPR))
+    expression: str | Mapping[str, str] | None = entry_value(metadata, PARTITION_EXPR)
     return expression
 
 
@@ -232,8 +232,8 @@ def _in_namespace(declared: _Location, metadata: Mapping[str, Any], asset: str) 
 def _plain_declaration(metadata: Mapping[str, Any], asset: str) -> TableDeclaration | None:
     """Build the declaration from plain metadata entries; None if they do not say how to write."""
     given = {
-        key.removeprefix(_PREFIX): _plain_value(value)
-        for key, value in metadata.items()
+        key.removeprefix(_PREFIX): entry_value(metadata, key)
+        for key in metadata
         if key.startswith(_PREFIX)
     }
     mode = given.pop("write", None)
@@ -307,10 +307,6 @@ def _wrong_metadata_error(asset: str, problem: str, known: Set[str]) -> Statemen
         operation="writing",
         hint=f"Valid are {', '.join(sorted(known))}.",
     )
-
-
-def _plain_value(value: Any) -> Any:
-    return value.value if isinstance(value, MetadataValue) else value
 
 
 def _names(value: str | Sequence[str]) -> tuple[str, ...]:

@@ -214,11 +214,11 @@ def build_upkeep_job(
     graph = GraphDefinition(
         name=name,
         description="Keeps the tables' files, statistics and key indexes.",
-        node_defs=[each for of_table in ops for each in of_table],
+        node_defs=[each for table_ops in ops for each in table_ops],
         dependencies={
             later.name: {"after": DependencyDefinition(earlier.name)}
-            for of_table in ops
-            for earlier, later in pairwise(of_table)
+            for table_ops in ops
+            for earlier, later in pairwise(table_ops)
         },
     )
     # One JVM for all tables.
@@ -233,14 +233,18 @@ def _with_own_keys(tables: Sequence[NamedAsset]) -> list[NamedAsset]:
     if all(each.resource_defs or each.io_manager_key != "io_manager" for each in tables):
         return list(tables)
     return [
-        replace(each, io_manager_key="bound_io_manager", resource_defs=_renamed(each.resource_defs))
+        replace(
+            each,
+            io_manager_key="bound_io_manager",
+            resource_defs=_with_bound_key(each.resource_defs),
+        )
         if "io_manager" in each.resource_defs
         else each
         for each in tables
     ]
 
 
-def _renamed(bound: Mapping[str, ResourceDefinition]) -> dict[str, ResourceDefinition]:
+def _with_bound_key(bound: Mapping[str, ResourceDefinition]) -> dict[str, ResourceDefinition]:
     return {"bound_io_manager" if key == "io_manager" else key: bound[key] for key in bound}
 
 

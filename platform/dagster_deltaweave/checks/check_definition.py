@@ -237,12 +237,12 @@ class JudgedRun:
             run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION, ascending=False
         ).records
         made = [(record, record.event_log_entry.asset_materialization) for record in records]
-        of_asset = [(record, each) for record, each in made if each and each.asset_key == key]
-        if not of_asset:
+        found = [(record, each) for record, each in made if each and each.asset_key == key]
+        if not found:
             return None
-        newest, _ = of_asset[0]
+        newest, _ = found[0]
         at = datetime.fromtimestamp(newest.event_log_entry.timestamp, timezone.utc)
-        return cls(run_id, is_own, at, newest.storage_id, [each for _, each in of_asset])
+        return cls(run_id, is_own, at, newest.storage_id, [each for _, each in found])
 
     @property
     def values(self) -> Mapping[str, Any]:

@@ -78,8 +78,8 @@ def repeated_keys(
     snapshot = table.snapshot(version)
     rows = _rows_of(snapshot, snapshot.listed_files())
     null_counts = [F.count_if(column(name).isNull()).alias(_null_count(name)) for name in nulls]
-    of_key = [F.count("*").alias(_ROWS), *null_counts]
-    keys = grouped(rows, [column(name) for name in key], of_key)
+    aggregates = [F.count("*").alias(_ROWS), *null_counts]
+    keys = grouped(rows, [column(name) for name in key], aggregates)
     is_repeated = F.col(_ROWS) > 1
     for name in key:
         is_repeated = is_repeated & column(name).isNotNull()

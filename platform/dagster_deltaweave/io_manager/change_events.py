@@ -238,8 +238,8 @@ def _append_stream(
         # What the run's end materializes is not materialized here.
         if not is_last and newer != reported:
             # Events that are put aside are no batch, and change nothing for the view's readers.
-            of_view = [declaration.view] if newest != reported.batch else []
-            _materialize_now(context, [declaration.changes, *of_view], newest, metadata)
+            changed_view = [declaration.view] if newest != reported.batch else []
+            _materialize_now(context, [declaration.changes, *changed_view], newest, metadata)
             reported = newer
 
     run_stream(query, run, observe, table=at.changes)

@@ -20,6 +20,7 @@ from dagster import (
 from pyspark.sql.types import StructType
 
 from dagster_deltaweave.io_manager.frames import TypeHandler, as_annotated, handler_of_type
+from dagster_deltaweave.io_manager.target_table import name_folding
 from dagster_deltaweave.io_manager.transaction_ids import applied_version
 from dagster_deltaweave.metadata import TABLE_ID, data_version_of, newest_materialization
 from dagster_deltaweave.partitions import NO_ROW_PREDICATE, is_refresh, partition_predicate
@@ -83,11 +84,9 @@ class InputOptions:
         """Select the columns that are asked for."""
         if self.columns is None:
             return rows
-        is_exact = rows.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true"
-        known = set(rows.columns) if is_exact else {name.lower() for name in rows.columns}
-        missing = [
-            name for name in self.columns if (name if is_exact else name.lower()) not in known
-        ]
+        folded = name_folding(rows.sparkSession)
+        known = set(map(folded, rows.columns))
+        missing = [name for name in self.columns if folded(name) not in known]
         if missing:
             raise self._input_error(
                 f"the table lacks the columns {', '.join(missing)}",

@@ -322,13 +322,13 @@ class EarlierRuns:
             text = f"waits for {awaited};"
             earlier = [wait.at for wait in waits_of_step(self.context) if text in wait.text]
             self._since[awaited] = min(earlier, default=time.time())
-            of = (
+            what = (
                 f"run {oldest.run.run_id} of"
                 if oldest.run
                 else f"backfill {oldest.backfill} to run"
             )
             self.context.log.info(
-                f"This run waits for {of} partition {oldest.partition}, "
+                f"This run waits for {what} partition {oldest.partition}, "
                 f"which is older and is to be merged before {self._oldest_own}."
             )
             if not earlier:
@@ -374,8 +374,8 @@ class EarlierRuns:
         lead to nothing.
         """
         statuses = [*_QUEUED, DagsterRunStatus.STARTING, DagsterRunStatus.STARTED]
-        of_it = RunsFilter(statuses=statuses, tags={BACKFILL_ID_TAG: backfill})
-        leading = [run for run in self._instance.get_runs(of_it) if not self._waits_too(run)]
+        wanted = RunsFilter(statuses=statuses, tags={BACKFILL_ID_TAG: backfill})
+        leading = [run for run in self._instance.get_runs(wanted) if not self._waits_too(run)]
         return bool(leading) and all(run.status in _QUEUED for run in leading)
 
     def _waits_too(self, run: DagsterRun) -> bool:
@@ -398,15 +398,15 @@ class EarlierRuns:
             priority += 1
             self._instance.add_run_tags(run.run_id, {PRIORITY_TAG: str(priority)})
 
-    def _out_of_order_error(self, of: _Attempt, problem: str, hint: str) -> OutOfOrderError:
+    def _out_of_order_error(self, older: _Attempt, problem: str, hint: str) -> OutOfOrderError:
         # So a sensor does not take this run for one that failed by itself.
         self._instance.add_run_tags(
-            self._run.run_id, {WAITED_TAG: by_run(self._run.run_id, of.partition)}
+            self._run.run_id, {WAITED_TAG: by_run(self._run.run_id, older.partition)}
         )
         return OutOfOrderError(
-            f"partition {of.partition}, which is older than {self._oldest_own}, {problem}.",
+            f"partition {older.partition}, which is older than {self._oldest_own}, {problem}.",
             partition=self._oldest_own,
-            others=[of.partition],
+            others=[older.partition],
             table=self.table,
             version=None,
             hint=hint,

@@ -323,8 +323,10 @@ def record_stored(output: Output, stored: Stored) -> None:
     if version is not None:  # until `Stored.record` sets a more exact one
         after.attempt("the data version", lambda: record_data_version(context, version))
     metadata = after.attempt("what was recorded of it", stored.record)
-    of_table = after.attempt("the table's metadata", lambda: _metadata_as_recorded(table, metadata))
-    after.add_metadata(in_order(metadata, of_table))
+    described = after.attempt(
+        "the table's metadata", lambda: _metadata_as_recorded(table, metadata)
+    )
+    after.add_metadata(in_order(metadata, described))
     record_listed_partitions(context, output.partitions)
 
 

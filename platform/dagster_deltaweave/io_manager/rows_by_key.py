@@ -195,8 +195,8 @@ def _one_row_for_each_key(
         if is_of_several or all(undecided.isEmpty() for undecided, *_ in problems):
             return newest.drop(_POSITION, _RANK, _COUNT, _LEAVES)
     elif is_of_several:
-        of_run = f"{len(run.keys)} partitions are merged at once, and nothing gives their order"
-        _refuse(table, repeated, of_run, _WAYS)
+        why = f"{len(run.keys)} partitions are merged at once, and nothing gives their order"
+        _refuse(table, repeated, why, _WAYS)
     return _with_new_keys_once(table, declaration, rows, is_rebuilt)
 
 
@@ -218,8 +218,8 @@ def _refuse_changed_keys(
         return
     if table.exists() and not is_rebuilt:
         found = _keys_missing_in(table, found, keys)
-    of_source = found.where(column(_IS_CHANGED)).select(*map(column, keys))
-    if changed := [row.asDict() for row in of_source.limit(_KEYS_SHOWN).collect()]:
+    changed_keys = found.where(column(_IS_CHANGED)).select(*map(column, keys))
+    if changed := [row.asDict() for row in changed_keys.limit(_KEYS_SHOWN).collect()]:
         named = "; ".join(", ".join(f"{k}={v!r}" for k, v in key.items()) for key in changed)
         held = ", ".join(f"{key} is {columns.type_in_words(key)}" for key in types)
         raise SourceError(
@@ -270,11 +270,11 @@ def _new_keys(
         # Where it does not fit at all, the comparison may be an error, too.
         differs = F.when(stored[key].isNull(), True).otherwise(stored[key] != column(key))
         is_changed = is_changed | differs
-    of_keys = [*map(column, declaration.keys)]
+    key_columns = [*map(column, declaration.keys)]
     as_stored = F.struct(*(value.alias(key) for key, value in stored.items()))
     count = F.count(F.lit(1)).over(Window.partitionBy(_STORED))
-    keys = rows.alias("s").where(own).select(*of_keys).distinct()
-    found = keys.select(*of_keys, as_stored.alias(_STORED), is_changed.alias(_IS_CHANGED))
+    keys = rows.alias("s").where(own).select(*key_columns).distinct()
+    found = keys.select(*key_columns, as_stored.alias(_STORED), is_changed.alias(_IS_CHANGED))
     found = found.withColumn(_COUNT, count)
     return found.where(column(_IS_CHANGED) | (column(_COUNT) > 1)).drop(_COUNT)
 
@@ -283,7 +283,7 @@ def _inserts_as_they_are(clause: Clause, keys: Iterable[str]) -> bool:
     """Return whether a clause inserts the keys as the source has them."""
     if clause.assignments is None:
         return True
-    given = {unquoted(name).lower(): str(of) for name, of in clause.assignments.items()}
+    given = {unquoted(name).lower(): str(value) for name, value in clause.assignments.items()}
     spelled = {key: given.get(key, "").replace("`", "").lower() for key in map(str.lower, keys)}
     return all(value in (key, f"s.{key}") for key, value in spelled.items())
 
@@ -375,9 +375,9 @@ def _position_by_expression(
     """Return the position of a row's partition by `partition_expr`; null if it is in none."""
     if declaration.partition_expr is None:
         return None
-    of_rank: defaultdict[int, list[str]] = defaultdict(list)
+    keys_of_rank: defaultdict[int, list[str]] = defaultdict(list)
     for key, rank in ranks.items():
-        of_rank[rank].append(key)
+        keys_of_rank[rank].append(key)
     try:
         rules = {
             rank: partition_predicate(
@@ -387,7 +387,7 @@ def _position_by_expression(
                 table=table.path_or_name,
                 rows=rows,
             )
-            for rank, keys in of_rank.items()
+            for rank, keys in keys_of_rank.items()
         }
     except StatementError:  # it is over the table's columns, which the changes may lack
         return None
@@ -426,12 +426,12 @@ def _newest(table: Table, declaration: MergeDeclaration, positioned: DataFrame) 
         sequence = column(unquoted(declaration.sequence_by)).desc_nulls_last()
         order = [by_position, sequence] if keeps_first else [sequence, by_position]
     columns = table_columns(table, declaration, positioned.drop(_POSITION))
-    leaves = F.lit("itself") if keeps_first else left_of_key(rows, declaration, columns)
-    of_key = Window.partitionBy(*map(column, declaration.keys))
+    leaves = F.lit(_ITSELF) if keeps_first else left_of_key(rows, declaration, columns)
+    by_key = Window.partitionBy(*map(column, declaration.keys))
     ranked = rows.withColumns(
         {
-            _RANK: F.rank().over(of_key.orderBy(*order)),
-            _COUNT: F.count(F.lit(1)).over(of_key),
+            _RANK: F.rank().over(by_key.orderBy(*order)),
+            _COUNT: F.count(F.lit(1)).over(by_key),
             _LEAVES: leaves,
         }
     )

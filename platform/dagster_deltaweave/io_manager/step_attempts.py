@@ -132,8 +132,8 @@ def _shown(error: DeltaweaveError) -> DeltaweaveError:
         "__qualname__": kind.__qualname__,
         "__reduce__": lambda shown: shown.user_exception.__reduce__(),
     }
-    of_both = type(kind.__name__, (kind, DagsterUserCodeExecutionError), names)
-    shown: DeltaweaveError = BaseException.__new__(of_both, *error.args)
+    shown_kind = type(kind.__name__, (kind, DagsterUserCodeExecutionError), names)
+    shown: DeltaweaveError = BaseException.__new__(shown_kind, *error.args)
     vars(shown).update(vars(error), user_exception=error, original_exc_info=sys.exc_info())
     return shown
 
@@ -151,8 +151,8 @@ def waits_of_step(context: OutputContext) -> list[StepWait]:
     if not step.previous_attempt_count:
         return []
     events = step.instance.all_logs(step.run_id, of_type=DagsterEventType.STEP_UP_FOR_RETRY)
-    of_step = [each for each in events if each.step_key == step.step.key]
-    errors = [(each.timestamp, each.get_dagster_event().step_retry_data.error) for each in of_step]
+    own = [each for each in events if each.step_key == step.step.key]
+    errors = [(each.timestamp, each.get_dagster_event().step_retry_data.error) for each in own]
     return [
         StepWait(at, error.message)
         for at, error in errors

@@ -6,7 +6,7 @@ commit if another writer changed the rows that it replaces (`docs/internals/outp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -128,12 +128,12 @@ class TargetTable:
             "the changes": changes.columns,
             "the table": table_columns(table, self.declaration, changes),
         }
-        is_exact = table.spark.conf.get("spark.sql.caseSensitive", "false") == "true"
+        folded = name_folding(table.spark)
         for where, existing in columns.items():
             verb = "has" if where == "the table" else "have"
-            known = {name if is_exact else name.lower() for name in existing}
+            known = set(map(folded, existing))
             for argument, names in named.items():
-                lacking = [n for n in names if (n if is_exact else n.lower()) not in known]
+                lacking = [name for name in names if folded(name) not in known]
                 if lacking:
                     raise StatementError(
                         f"{argument}= names {', '.join(lacking)}: no such column is in {where}, "
@@ -206,6 +206,12 @@ def _is_table(spark: SparkSession, path: str) -> bool:
 _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
 
 
+def name_folding(spark: SparkSession) -> Callable[[str], str]:
+    """Return the function by which the session compares names of columns."""
+    is_exact = spark.conf.get("spark.sql.caseSensitive", "false") == "true"
+    return str if is_exact else str.lower
+
+
 def table_columns(table: Table, declaration: TableDeclaration, changes: DataFrame) -> Sequence[str]:
     """Return the columns of the table, or those with which it would be created."""
     if table.exists() and not is_unwritten(snapshot := table.snapshot()):
@@ -223,9 +229,8 @@ def _created_schema(declaration: TableDeclaration, schema: StructType) -> Struct
 
 
 def _refuse_unknown_columns(table: Table, changes: StructType) -> None:
-    is_exact = table.spark.conf.get("spark.sql.caseSensitive", "false") == "true"
     known = table.read().schema
-    unknown = list(_unknown(changes, known, is_exact, ""))
+    unknown = list(_unknown(changes, known, name_folding(table.spark), ""))
     if unknown:
         raise StatementError(
             f"the changes have columns that the table lacks: {', '.join(unknown)}.",
@@ -255,15 +260,17 @@ def _type_of(name: str, schema: StructType) -> str | None:
     return types[0] if types else None  # a statement without the column is refused by Spark
 
 
-def _unknown(changes: StructType, known: StructType, is_exact: bool, parent: str) -> Iterator[str]:
+def _unknown(
+    changes: StructType, known: StructType, folded: Callable[[str], str], parent: str
+) -> Iterator[str]:
     """Yield the names of fields that the table's struct lacks, with dots for nested structs."""
-    fields = {field.name if is_exact else field.name.lower(): field for field in known}
+    fields = {folded(field.name): field for field in known}
     for field in changes:
-        there = fields.get(field.name if is_exact else field.name.lower())
+        there = fields.get(folded(field.name))
         if there is None:
             yield parent + field.name
         elif isinstance(field.dataType, StructType) and isinstance(there.dataType, StructType):
-            yield from _unknown(field.dataType, there.dataType, is_exact, f"{parent}{field.name}.")
+            yield from _unknown(field.dataType, there.dataType, folded, f"{parent}{field.name}.")
 
 
 def _enable_widening(table: Table) -> None:

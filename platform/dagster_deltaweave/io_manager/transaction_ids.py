@@ -111,8 +111,8 @@ class RunIds:
         )
         directory = landing_directory(tags) if delivery else ""
         names = [recorded_name(each, directory) for each in partitions]
-        of_each = {f"{own.application_id}#{each}": record for each in names}
-        return {**of_each, own.application_id: own.version}
+        merged = {f"{own.application_id}#{each}": record for each in names}
+        return {**merged, own.application_id: own.version}
 
     def _with_restores_recorded(self) -> TransactionId:
         """Record what a RESTORE undid; return the id of the records, and the version read."""
@@ -240,10 +240,10 @@ def applied_version(
 
 
 def _recreated(upstream: AssetKey, table: Table, asset: AssetKey) -> SourceError:
-    name, of = asset.to_user_string(), upstream.to_user_string()
+    name, origin = asset.to_user_string(), upstream.to_user_string()
     return SourceError(
-        f"the table of {of} was recreated since {name} applied its versions. {name} may still hold "
-        "rows of the old table, so the rows of the new one can neither be skipped nor added.",
+        f"the table of {origin} was recreated since {name} applied its versions. {name} may still "
+        "hold rows of the old table, so the rows of the new one can neither be skipped nor added.",
         table=table.path_or_name,
         operation="READ",
         state=f"Nothing was read, and {name} is as it was.",
@@ -282,10 +282,10 @@ def _has_id(table: Table, name: str) -> bool:
 
 
 def _gap_error(upstream: AssetKey, asset: AssetKey, table: Table, after: int) -> SourceError:
-    name, of = asset.to_user_string(), upstream.to_user_string()
+    name, origin = asset.to_user_string(), upstream.to_user_string()
     return SourceError(
-        f"{name} read what {of} changed after version {after}, but its table has not applied what "
-        "was before: it was moved or recreated meanwhile.",
+        f"{name} read what {origin} changed after version {after}, but its table has not applied "
+        "what was before: it was moved or recreated meanwhile.",
         table=table.path_or_name,
         operation="writing",
         state=NOTHING_WRITTEN,
@@ -316,11 +316,11 @@ def _id_of_partition_or_delivery(
             f"the run has no tag {shown_name(DELIVERY_TAG)}.",
             "Let the sensor request it, or give the run the tag of the delivery it applies.",
         )
-    of_what = _partition_id(asset, partitions[0]) if partitions else asset.to_user_string()
+    name = _partition_id(asset, partitions[0]) if partitions else asset.to_user_string()
     # Times increase, so a delivery older than the applied one is over. Other names have no order.
     if _is_time(delivery):
-        return TransactionId(of_what, int(delivery))
-    return TransactionId(f"{of_what}@{delivery}", 0)
+        return TransactionId(name, int(delivery))
+    return TransactionId(f"{name}@{delivery}", 0)
 
 
 def _is_time(delivery: str) -> bool:

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from deltaweave import Table
 
 
-_NUM_READERS = 16
+NUM_READERS = 16
+"""How many files of a log are read at once."""
 
 _MAPPED = "col-"
 """The prefix of the physical names of mapped columns; columns from before keep their name."""
@@ -179,7 +180,7 @@ class LogReader:
         """
         checkpoint, names = newest_checkpoint(self._file_names())
         since = [each for each in self._versions() if each > checkpoint]
-        with ThreadPoolExecutor(_NUM_READERS) as readers:
+        with ThreadPoolExecutor(NUM_READERS) as readers:
             texts = readers.map(self.read_file, map(commit_file, reversed(since)))
             found = [_metadata_in_commit(text) for text in texts if text is not None]
         found += [self._metadata_in(name) for name in names]
@@ -210,7 +211,7 @@ class LogReader:
 
     def _commits_from(self, version: int) -> Iterator[LoggedCommit]:
         """Yield the commits from a version on; several are read at a time."""
-        with ThreadPoolExecutor(_NUM_READERS) as readers:
+        with ThreadPoolExecutor(NUM_READERS) as readers:
             # The first one is read alone, because usually there is none.
             commits = [self.commit(version)]
             while True:
@@ -219,7 +220,7 @@ class LogReader:
                         return
                     yield commit
                     version += 1
-                commits = list(readers.map(self.commit, range(version, version + _NUM_READERS)))
+                commits = list(readers.map(self.commit, range(version, version + NUM_READERS)))
 
     def _dated(self, commit: LoggedCommit) -> Position:
         """Return the position of a commit; if the commit has no time, its file's time is used."""

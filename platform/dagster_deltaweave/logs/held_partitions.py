@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dagster_deltaweave.logs.delta_log import LogAt
+from dagster_deltaweave.logs.delta_log import NUM_READERS, LogAt
 from dagster_deltaweave.storage import file_system
 from deltaweave.changes.commit_lines import RESTORED, Log, begins_history, version_before
 from deltaweave.delta.log import newest_checkpoint
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from dagster import AssetKey
     from pyarrow.fs import FileSystem
 
-_NUM_READERS = 16
 _OF_DELIVERY = 2**62
 _OF_DIRECTORY = "\t"  # which is in no partition key
 
@@ -225,7 +224,7 @@ def _read_log(store: FileSystem, directory: str) -> _NewestIds:
         if info.extension == "json" and info.base_name[:-5].isdigit()
     )
     since = [name for name in names if int(name[:-5]) > checkpoint]
-    with ThreadPoolExecutor(_NUM_READERS) as readers:
+    with ThreadPoolExecutor(NUM_READERS) as readers:
         found = [_read_checkpoint(store, f"{directory}/{name}") for name in files]
         found += readers.map(lambda name: _read_lines(store, f"{directory}/{name}"), since)
     ids = [each.table_id for each in found if each.table_id is not None]
@@ -262,11 +261,11 @@ def _read_checkpoint(store: FileSystem, path: str) -> _LoggedIds:
         wanted = {"metaData": ["id"], "txn": ["appId", "version"]}
         columns = [f"{kind}.{each}" for kind in wanted if kind in known for each in wanted[kind]]
         found = actions.read(columns=columns)
-    of_kind = {
+    found_by_kind = {
         kind: found[kind].drop_null().combine_chunks().flatten() if kind in known else ()
         for kind in wanted
     }
-    ids = of_kind["metaData"][0].to_pylist() if of_kind["metaData"] else []
-    names_and_versions = [each.to_pylist() for each in of_kind["txn"]] or [[], []]
+    ids = found_by_kind["metaData"][0].to_pylist() if found_by_kind["metaData"] else []
+    names_and_versions = [each.to_pylist() for each in found_by_kind["txn"]] or [[], []]
     applied = dict(zip(*names_and_versions, strict=True))
     return _LoggedIds(ids[0] if ids else None, applied)

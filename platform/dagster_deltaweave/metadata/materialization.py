@@ -83,11 +83,11 @@ def merge_lineage(
     view = f"lineage_{uuid4().hex}"
     changes.createOrReplaceTempView(view)
     try:
-        of_columns = origins(resolve(parse_statement(spark, statement(view))))
+        found = origins(resolve(parse_statement(spark, statement(view))))
     finally:
         spark.catalog.dropTempView(view)
     locations = upstream_locations(output.context, output.tables)
-    return table_lineage(of_columns, locations, output.table.location())
+    return table_lineage(found, locations, output.table.location())
 
 
 def insert_of_events(table: Table, events: DataFrame) -> Callable[[str], str]:
@@ -238,9 +238,9 @@ def record_write(
     )
     # The rows are those of one partition only if there is just one, without what was copied of
     # others from files that hold both.
-    of_one = is_of_partitions and len(partitions) == 1 and "numOutputRows" in written.metrics
+    is_of_one = is_of_partitions and len(partitions) == 1 and "numOutputRows" in written.metrics
     counted = None
-    if of_one:
+    if is_of_one:
         counted = written.metrics["numOutputRows"] - written.metrics.get("numCopiedRows", 0)
     return {
         metadata_entries.TABLE_VERSION: _record_version(context, output.table, written.version),
@@ -313,8 +313,8 @@ def _lineage_metadata(
     output: MaterializedOutput, statement: Callable[[str], str] | None
 ) -> dict[str, object]:
     try:
-        of_columns = statement or insert_of_events(output.table, output.changes.rows)
-        lineage = merge_lineage(output, of_columns)
+        assigned = statement or insert_of_events(output.table, output.changes.rows)
+        lineage = merge_lineage(output, assigned)
     except Exception as error:
         # The merge is committed, so an error in what is only displayed must not fail the run.
         output.context.log.warning(f"The column lineage is left out: {error}")
@@ -337,8 +337,8 @@ def keep_view_fresh(
     before = newest_materialization(context.instance, declaration.view)
     if before is None or not before.tags:
         return
-    of_base = get_input_data_version_tag(declaration.base)
-    if before.tags.get(of_base, base_version) == base_version:
+    base_tag = get_input_data_version_tag(declaration.base)
+    if before.tags.get(base_tag, base_version) == base_version:
         return
     # Without a run, because the run that merges materializes only the base.
     context.instance.report_runless_asset_event(
@@ -346,6 +346,6 @@ def keep_view_fresh(
             asset_key=declaration.view,
             description="The base was rematerialized: the rows are as they were.",
             metadata=metadata,
-            tags={**before.tags, of_base: base_version},
+            tags={**before.tags, base_tag: base_version},
         )
     )

@@ -110,7 +110,7 @@ def _by_time_dimension(
             parts = definition.get_partition_key_from_str(key).keys_by_dimension
         except Exception:  # a key with dimensions that the definition had before
             return None
-        at = {name: of and of(parts[name]) for name, of in within.items()}
+        at = {name: order and order(parts[name]) for name, order in within.items()}
         return None if None in at.values() else at[times]
 
     return position

@@ -70,8 +70,8 @@ def _multi_predicate(
     table: str,
     rows: DataFrame,
 ) -> str:
-    of_dimension = expression if isinstance(expression, Mapping) else {}
-    lacking = [each.name for each in definition.partitions_defs if not of_dimension.get(each.name)]
+    expressions = expression if isinstance(expression, Mapping) else {}
+    lacking = [each.name for each in definition.partitions_defs if not expressions.get(each.name)]
     if lacking:
         raise _no_predicate(
             f"nothing says which rows a partition has, by {', '.join(lacking)}.", table
@@ -88,7 +88,7 @@ def _multi_predicate(
 
     terms = [
         " AND ".join(
-            _predicate(each.partitions_def, those, of_dimension[each.name], table, rows)
+            _predicate(each.partitions_def, those, expressions[each.name], table, rows)
             for each, those in ((first, some), (second, others))
         )
         for others, some in firsts.items()
@@ -151,8 +151,8 @@ def _windows_predicate(
             if _has_times(definition, rows, expression, windows, table):
                 raise _inseparable(windows, _COMES_TWICE, kind, table)
             texts = None
-        of_keys = _keys_predicate(keys, expression)
-        return of_keys if texts is None else f"({of_keys} OR {texts})"
+        has_key = _keys_predicate(keys, expression)
+        return has_key if texts is None else f"({has_key} OR {texts})"
     return _keys_predicate(keys, expression)
 
 
@@ -169,8 +169,10 @@ def _texts_predicate(
     are_dated = not _LIKE_DATE.match(begins) or begins.startswith(f"{_SAMPLE_TIME:%Y-%m-%d}")
     if are_dated and _begin_and_end_days(windows):
         # All hours of a day have what each of them has, and the texts of their date.
-        of_each = map(definition.time_window_for_partition_key, keys)
-        if like == _ANY_TIME or _begin_and_end_days([(each.start, each.end) for each in of_each]):
+        each_window = map(definition.time_window_for_partition_key, keys)
+        if like == _ANY_TIME or _begin_and_end_days(
+            [(each.start, each.end) for each in each_window]
+        ):
             return _dates_predicate(expression, windows, "____-__-__%")
         dates = _dates_predicate(expression, windows, "____-__-__")
         return f"{dates} OR {times}" if times else dates

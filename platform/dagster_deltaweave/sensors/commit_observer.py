@@ -242,8 +242,8 @@ def _known_writers(
     labelled = {e.version for e in unmarked if e.user_metadata and e.version not in by_session}
     began = first_run_going_on(instance, key) if labelled else math.inf
     oldest = min(each.position.timestamp for each in unmarked)
-    of_runs = versions_of_runs(instance, key, {each.version for each in unmarked}, oldest)
-    others = [each for each in unmarked if each.version not in of_runs]
+    recorded = versions_of_runs(instance, key, {each.version for each in unmarked}, oldest)
+    others = [each for each in unmarked if each.version not in recorded]
     unclear = (
         each.version
         for each in others
@@ -272,7 +272,7 @@ def _committed_by_sessions(
     runs = {each.version: session_runs_in(each.user_metadata) for each in commits}
     known = {
         run_id: materialized_by(instance, run_id, key)
-        for run_id in {each for of_commit in runs.values() for each in of_commit}
+        for run_id in {each for session_runs in runs.values() for each in session_runs}
     }
     answers = {version: [known[each] for each in found] for version, found in runs.items() if found}
     return {

@@ -134,14 +134,14 @@ class SensorTarget:
     def partitioned(self) -> frozenset[AssetKey]:
         """Return the assets with the landing partitions, or else others; of ops, their job."""
         definitions = self.repository.assets_defs_by_key
-        of_key = {
+        partitions = {
             key: definitions[key].specs_by_key[key].partitions_def
             for key in self.keys
             if key in definitions
         }
-        own = frozenset(key for key, each in of_key.items() if each == self.partitions_def)
+        own = frozenset(key for key, each in partitions.items() if each == self.partitions_def)
         # Perhaps those of the sensor begin on another day.
-        others = frozenset(key for key, each in of_key.items() if each is not None)
+        others = frozenset(key for key, each in partitions.items() if each is not None)
         if not others and isinstance(self.target, JobDefinition) and self.target.partitions_def:
             return frozenset({AssetKey([self.target.name])})
         if not others:

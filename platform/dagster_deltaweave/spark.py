@@ -1,8 +1,7 @@
 """The Spark session of a run, as a Dagster resource, and the run's id in the session's commits.
 
-What an IO manager or upkeep commits has the run's id alone: it is a commit to the table of an asset
-that it knows. Whatever else a session commits may be a commit to any table, so its user metadata
-names all runs that have the session: runs of one process share it.
+A commit by an IO manager or upkeep names its own run alone. Runs of one process share the session,
+so every other commit of the session names all of them.
 """
 
 from __future__ import annotations

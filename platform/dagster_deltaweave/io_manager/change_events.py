@@ -1,6 +1,6 @@
 """Appends to the changeset of a merge-on-read table: a batch, or the batches of a stream.
 
-A stream runs until it has drained its source, or for a time, and is observed meanwhile.
+A stream runs until it has drained its source, or for a time, and is observed while it runs.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from dagster_deltaweave.tables import (
     open_merge_on_read,
 )
 from deltaweave.changes.delivery import num_rescued
+from deltaweave.delta.commit import TransactionId
 from deltaweave.delta.jvm import translated
 from deltaweave.errors import DeltaweaveError, SourceError
 
@@ -172,10 +173,10 @@ class Recorder(Protocol):
 
 
 def append(declaration: MergeOnReadDeclaration, output: Output, ids: RunIds) -> Stored:
-    """Append the events; of a stream all that are available now, or as long as the run's tag says.
+    """Append the events: a batch, or what a stream gives for as long as the run's tag says.
 
-    A batch without a transaction id gets the run's: a retried run does not append again what its
-    first attempt did.
+    A batch without a transaction id gets the run's, so that a retried run does not append again
+    what its first attempt did.
     """
     context = output.context
     table = open_merge_on_read(output.tables, declaration)
@@ -186,7 +187,7 @@ def append(declaration: MergeOnReadDeclaration, output: Output, ids: RunIds) -> 
     else:
         step = context.step_context
         run_id = first_attempt(step.instance, step.dagster_run)
-        applied = ids.single or (f"deltaweave/run/{run_id}", 0)
+        applied = ids.single or TransactionId(f"deltaweave/run/{run_id}", 0)
         if table.append(output.rows, applied=applied) is None:
             context.log.info("Nothing is appended: there is no event, or the batch was before.")
 
@@ -213,10 +214,10 @@ def _append_stream(
     events: DataFrame,
     run: StreamRun,
 ) -> None:
-    """Append a stream's batches, observe it, and materialize what others wait for meanwhile."""
+    """Append a stream's batches, observe it, and materialize the assets while it runs."""
     name = declaration.changes.to_user_string()
     query = table.ingest(events, name=name, checkpoint=at.checkpoint, every=run.every)
-    # Not only what this run appends: one that was killed appended without a report.
+    # What a killed run appended and did not report counts as new, too.
     reported = _last_report(context, declaration.changes)
 
     def observe(progress: dict[str, int | float | None], is_last: bool) -> None:
@@ -235,9 +236,9 @@ def _append_stream(
         context.log_event(AssetObservation(declaration.changes, description, metadata))
         newest = table.newest_batch()
         newer = reported.with_batch(newest, metadata)
-        # What the run's end materializes is not materialized here.
+        # At the end of the run, Dagster itself materializes the asset.
         if not is_last and newer != reported:
-            # Events that are put aside are no batch, and change nothing for the view's readers.
+            # Events that are put aside are not a batch, and the view's rows stay the same.
             changed_view = [declaration.view] if newest != reported.batch else []
             _materialize_now(context, [declaration.changes, *changed_view], newest, metadata)
             reported = newer
@@ -272,7 +273,7 @@ def _int_of(entry: Any) -> int | None:
 def _materialize_now(
     context: Recorder, keys: Sequence[AssetKey], batch: int, metadata: Mapping[str, Any]
 ) -> None:
-    """Materialize assets while the run lasts, which may be without end: others wait for them."""
+    """Materialize assets before the run ends, which it may never do, for those that wait."""
     for key in keys:
         context.log_event(
             AssetMaterialization(

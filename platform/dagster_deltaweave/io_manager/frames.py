@@ -134,7 +134,7 @@ ToRows: TypeAlias = "Callable[[Any], DataFrame | None]"
 def without_empty_partitions(output: Any, partitions: Sequence[str]) -> Any:
     """Drop the partitions for which the output has None; return None if it has no others.
 
-    An empty dict is no output of a run without partitions, and is refused as such.
+    In a run without partitions, an empty dict stays as it is, and is refused later.
     """
     if not isinstance(output, Mapping) or not (output or partitions):
         return output
@@ -208,7 +208,7 @@ def _check_partitions(
 
 
 def _alike(one: DataType, other: DataType) -> bool:
-    """Return whether two types are the same; one of nulls alone is like any."""
+    """Return whether two types are the same; that of nulls alone fits every type."""
     is_same = one.simpleString() == other.simpleString()
     return is_same or isinstance(one, NullType) or isinstance(other, NullType)
 

@@ -138,7 +138,7 @@ def load_input(context: InputContext, tables: TableLocator, handlers: Sequence[T
     if rows is not None:
         typing_type = context.dagster_type.typing_type
         rows, handler = asked.select(rows), handler_of_type(handlers, typing_type)
-        # Only here are rows of another type than Spark's computed.
+        # Inputs of other types than Spark's are computed here.
         with translated(table.path_or_name, operation="READ", otherwise=SourceError):
             if handler is not None:
                 return handler.load_input(context, rows)
@@ -253,7 +253,8 @@ def _missing_table(
     """Return no rows for a table that need not exist yet; None for any other table.
 
     An asset that reads its own earlier partitions finds none before its first run, and an asset
-    that declares its columns need not have run. A table that a run recorded is one that was lost.
+    that declares its columns need not have run. A table that a run recorded was lost: reading it
+    is an error.
     """
     if version is not None or table.exists() or _was_recorded(context):
         return None
@@ -278,7 +279,7 @@ def _was_recorded(context: InputContext) -> bool:
 
 
 def _partitions_of(context: InputContext, table: Table, version: int | None) -> DataFrame:
-    """Return the rows of the run's partitions; all rows if partitions are no parts of the table."""
+    """Return the rows of the run's partitions, or all if partitions are not parts of the table."""
     rows, upstream = table.read(version), context.upstream_output
     expression = partition_expr_in((upstream.definition_metadata if upstream else None) or {})
     if expression is None or not context.has_asset_partitions:
@@ -287,7 +288,7 @@ def _partitions_of(context: InputContext, table: Table, version: int | None) -> 
     if downstream is not None and downstream.partitions_def is None:
         mapping = downstream.get_partition_mapping_for_dep(context.asset_key)
         if mapping is None or isinstance(mapping, AllPartitionMapping):
-            return rows  # all of the table, also rows of no partition
+            return rows  # the whole table, also rows of no partition
     keys = context.asset_partition_keys
     if not keys:
         # The partition mapping may give none, e.g. for the first partition of one with an offset.

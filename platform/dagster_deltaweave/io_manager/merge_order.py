@@ -1,8 +1,8 @@
 """Merges of partitions in order: an older one never overwrites what a newer one wrote.
 
-A merge records its partitions as application ids, whose version orders them, and one of the asset:
-the lease, which must still hold at the commit. `docs/internals/outputs.md` says for which runs a
-run waits: before the asset's function by retries of its step, after it in the step.
+A merge commits an application id for each of its partitions, whose version orders them, and one
+for the asset: the lease, which must still hold at the commit. `docs/internals/outputs.md` says for
+which runs a run waits: before the asset's function by retries of its step, after it in the step.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _QUEUED = (DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED)
 _FAILED_STATUSES = (DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
 _QUEUED_SECONDS = 60
 _MOST_RELEASED = 20
-# The daemon writes after each 25 runs for which partitions it has made some.
+# The daemon records its progress after each 25 runs; the newest runs may be ahead of the record.
 _MADE_LOOKED_AT = 200
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 15.0  # in the step
 _SHORTEST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 5.0, 60.0
@@ -124,7 +124,7 @@ class EarlierRuns:
         was asked, and only if an older partition is not materialized.
         """
         step, awaited = self.context.step_context, None
-        # No policy of the asset counts how often it was tried.
+        # A retry policy of the asset would count the attempts that wait.
         is_tried_again = not (has_rows or step.retry_mode.disabled or step.op_retry_policy)
         with ExitStack() as without_slot:
             while attempts := self._attempts(newest_merged):
@@ -183,7 +183,7 @@ class EarlierRuns:
     def _attempts(self, newest_merged: Callable[[], str | None]) -> list[_Attempt]:
         """Return the runs of older partitions that must still be merged, oldest first."""
         own = self.positions(self._oldest_own)
-        # Before the runs: a partition whose run is made meanwhile is then found twice.
+        # Before the runs: a partition whose run is made in between is found twice, not missed.
         left = self._left_to_backfills()
         older = [each for each in self._unmerged() if each[0] < own]
         if not older and not left:
@@ -193,7 +193,7 @@ class EarlierRuns:
         known = {key: run for at, key, run in older if after is None or at >= after}
         found = {**left, **self._attempts_of_runs(known, newest, awaited=left)}
         positioned = [(self.positions(key), key) for key in found]
-        # A dynamic partition that was deleted meanwhile has no position.
+        # A dynamic partition that has just been deleted has no position.
         existing = [(at, key) for at, key in positioned if at is not None]
         return [found[key] for at, key in sorted(existing) if after is None or at >= after]
 
@@ -229,7 +229,7 @@ class EarlierRuns:
         }
 
     def _left_to_backfills(self) -> dict[str, _Attempt]:
-        """Return what backfills in progress have still to run of older partitions."""
+        """Return the older partitions for which backfills in progress have still to make runs."""
         own, found = self.positions(self._oldest_own), dict[str, _Attempt]()
         left: dict[tuple[str, str], None] = {}
         for backfill in backfills_in_progress(self._instance):
@@ -276,7 +276,7 @@ class EarlierRuns:
         if own is not None and origin is not None:
             location = origin.repository_origin.code_location_origin
             if own.location_name != location.location_name:
-                return False  # which may have jobs of the same name
+                return False  # another code location may have a job of the same name
         job = backfill.job_name
         return job is not None and (job == self._run.job_name or self._has_job(job))
 
@@ -370,8 +370,7 @@ class EarlierRuns:
     def _is_held(self, backfill: str) -> bool:
         """Return whether runs in the queue keep a backfill from making the awaited run.
 
-        They do if none of its runs goes on that could lead to it. Runs that wait, as this one does,
-        lead to nothing.
+        They do if all of its unfinished runs are queued, except those that wait as this run does.
         """
         statuses = [*_QUEUED, DagsterRunStatus.STARTING, DagsterRunStatus.STARTED]
         wanted = RunsFilter(statuses=statuses, tags={BACKFILL_ID_TAG: backfill})
@@ -379,7 +378,7 @@ class EarlierRuns:
         return bool(leading) and all(run.status in _QUEUED for run in leading)
 
     def _waits_too(self, run: DagsterRun) -> bool:
-        """Return whether a run merges none but this partition and newer ones of the asset."""
+        """Return whether a run merges this run's partitions of the asset or newer ones alone."""
         if run.asset_selection is not None and self.context.asset_key not in run.asset_selection:
             return False
         own, definition = self.positions(self._oldest_own), self.context.asset_partitions_def
@@ -399,7 +398,7 @@ class EarlierRuns:
             self._instance.add_run_tags(run.run_id, {PRIORITY_TAG: str(priority)})
 
     def _out_of_order_error(self, older: _Attempt, problem: str, hint: str) -> OutOfOrderError:
-        # So a sensor does not take this run for one that failed by itself.
+        # A sensor then sees that this run failed because of another one.
         self._instance.add_run_tags(
             self._run.run_id, {WAITED_TAG: by_run(self._run.run_id, older.partition)}
         )
@@ -521,7 +520,7 @@ def lease_of_run(output: Output) -> Lease | None:
 def wait_before_function(
     context: OutputContext, tables: TableLocator, options: RunOptions, *, has_inputs: bool
 ) -> None:
-    """Wait for older partitions already before the asset's function is called.
+    """Wait for older partitions before the asset's function is called.
 
     A run out of order is not refused yet: its function may return None.
     """
@@ -575,7 +574,7 @@ def _positions(
     positions = partition_positions(context.asset_partitions_def, context.step_context.instance)
     if positions is None:
         return None
-    # A dynamic partition may be deleted while its run waits, and then has no position any more.
+    # A dynamic partition that is deleted while its run waits no longer has a position.
     own = {key: positions(key) for key in partitions}
     return lambda key: own[key] if key in own else positions(key)
 
@@ -583,7 +582,7 @@ def _positions(
 def _newest_materialized(
     context: OutputContext, table: Table, positions: Positions, partitions: Sequence[str]
 ) -> str | None:
-    """Return the newest partition before the run's that a release without order merged, or None.
+    """Return the newest older partition that a release without an order merged, or None.
 
     The run does not wait for runs that failed before that partition, perhaps years ago.
     """

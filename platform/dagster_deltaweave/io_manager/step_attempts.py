@@ -66,7 +66,7 @@ def retry_run_if_transient(retries: int, context: OutputContext | None = None) -
             waits = 0 if context is None else len(waits_of_step(context))
             raise RetryRequested(retries + waits, _SECONDS_BEFORE_RETRY) from error
         if context is not None:
-            # So the log has it at the level ERROR, as one entry.
+            # The log then has it as one entry of the level ERROR.
             context.log.error(str(error))
         raise
 
@@ -77,11 +77,11 @@ def error_shown_first(context: Any) -> Iterator[Any]:
 
     Yields the context of the step; None outside of a run.
 
-    Else Dagster puts an error of its own before it, whose stack trace fills the last row of a run's
-    page. What Dagster retries, and what a caller of `materialize` catches, stays as it is.
+    Otherwise, Dagster puts an error of its own before it, whose stack trace fills the last row of a
+    run's page. What Dagster retries, and what a caller of `materialize` catches, does not change.
 
-    `context`: that of the step's op, asset, check, input or output; errors stay as they are without
-    one, and without a run.
+    `context`: that of the step's op, asset, check, input or output; without one, or without a run,
+    errors do not change.
     """
     step = _step_of(context)
     try:
@@ -124,7 +124,7 @@ def _step_of(context: Any) -> Any:
 def _shown(error: DeltaweaveError) -> DeltaweaveError:
     """Return the error as one that Dagster passes on as it is; `except` catches it as before.
 
-    Copies of it are the error itself, whose class processes find by its name.
+    Copying or pickling it gives the error itself, whose class other processes can import.
     """
     kind = type(error)
     names = {
@@ -175,7 +175,7 @@ def wait_before_inputs(context: InputContext) -> None:
 def wait_of_step(step: Any, **state: bool) -> None:
     """Let the IO managers of a step's assets make the step wait for older partitions.
 
-    A function of several assets may be run for some of them alone: those alone wait.
+    If a function of several assets is run for some of them alone, it waits for those.
     """
     made = step.selected_output_names
     for output in step.step.step_outputs:

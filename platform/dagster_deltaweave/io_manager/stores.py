@@ -1,7 +1,8 @@
 """Stores an output in the table of its asset: each declaration says how.
 
 `store` adds an output to its table and `rebuild` replaces the table's rows by it; `store_nothing`
-is for a function that returned None. A declaration is registered with them below, or does without.
+is for a function that returned None. The kinds of declarations are registered below with what
+differs between them.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def _write(declaration: WriteDeclaration, output: Output, ids: RunIds) -> Stored
 
 
 def _record_before(ids: RunIds, *, is_held: bool) -> Callable[[], Mapping[str, Any]] | None:
-    """Return what records that the table held the run's rows before; None if it did not."""
+    """Return the function that records that the table held the run's rows; None if it did not."""
     return ids.record_applied_before if is_held and ids.applied else None
 
 

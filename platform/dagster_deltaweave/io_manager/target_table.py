@@ -102,7 +102,7 @@ class TargetTable:
         return cls(context, table, declaration)
 
     def is_written(self) -> bool:
-        """Return whether the table is there, and not empty for a first write that failed."""
+        """Return whether the table was written; a first write that failed leaves an empty one."""
         return self.table.exists() and not is_unwritten(self.table.snapshot())
 
     @contextmanager
@@ -173,11 +173,11 @@ class TargetTable:
 
 
 def _refuse_empty_start(locator: TableLocator, context: OutputContext, table: Table) -> None:
-    """Refuse an empty start in a schema if the asset has a table at its key."""
+    """Refuse to create a table in a schema if the asset has one at its key under the root."""
     try:
         before = path_under(locator.root, context.asset_key)
     except StatementError:
-        return  # there can be none
+        return  # no table can be at such a key
     if not deltaweave.Table(table.spark, before).exists():
         return
     raise StatementError(
@@ -194,12 +194,12 @@ def _is_table(spark: SparkSession, path: str) -> bool:
     """Return whether a directory above a new table is a table."""
     local = local_path(path)
     if local is not None and not (local / "_delta_log").is_dir():
-        return False  # as nearly always, without asking the JVM
+        return False  # the usual case, which needs no call to the JVM
     try:
         return deltaweave.Table(spark, path).exists()
     except DeltaweaveError as error:
         if any(word in str(error) for word in _DENIED):
-            return False  # above what this deployment may read, there are tables of others alone
+            return False  # what this deployment may not read is not its table
         raise
 
 
@@ -296,8 +296,8 @@ _EVENTS_OF_PAGE = 100
 def began_ms(context: OutputContext) -> int:
     """Return when this attempt of the step began, in ms since 1970; if unknown, when the run did.
 
-    The ops of a graph asset hand on what the first of them read: it began when the run did, or the
-    run that this one continues.
+    Ops of a graph asset pass on what the first of them read. For them it is when the run began, or
+    the run that this one continues.
     """
     step = context.step_context
     if len(step.node_handle.path) > 1:
@@ -319,7 +319,7 @@ def began_ms(context: OutputContext) -> int:
 def run_created_ms(context: OutputContext) -> int:
     """Return when the run, or the one whose steps or assets it resumes, was created, in ms.
 
-    If that run was deleted, no time is known before which its steps read nothing: 0.
+    It is 0 if that run was deleted, because it is unknown when its steps began to read.
     """
     step = context.step_context
     run = _run_that_read(step.instance, step.dagster_run)
@@ -328,8 +328,8 @@ def run_created_ms(context: OutputContext) -> int:
 
 
 def _run_that_read(instance: DagsterInstance, run: DagsterRun) -> DagsterRun | None:
-    """Return the first run that may have read what a run goes on from; None if it was deleted."""
-    # A run that resumes failed assets names no steps. Dagster copies its tag to what repeats it.
+    """Return the first of the runs that a run continues; None if it was deleted."""
+    # A run that resumes failed assets names no steps. Dagster copies its tag to its retries.
     resumes = run.step_keys_to_execute or ASSET_RESUME_RETRY_TAG in run.tags
     if not (run.parent_run_id and resumes):
         return run
@@ -338,7 +338,7 @@ def _run_that_read(instance: DagsterInstance, run: DagsterRun) -> DagsterRun | N
     if before and first is before and not run.step_keys_to_execute:
         planned = planned_assets(instance, before)
         if planned and planned <= planned_assets(instance, run):
-            return run  # it goes on from none of them
+            return run  # it repeats all of them
     return first
 
 

@@ -1,7 +1,7 @@
 """Which partitions a table holds, by the record that each merge commits; read without Spark.
 
 RESTORE and REPLACE leave application ids as they are. So the next run commits -1 for partitions
-that one of them took back, and a reader looks at the commits since the last run's alone
+that one of them took back, and a reader looks only at the commits since then
 (`docs/internals/transaction-ids.md`).
 """
 
@@ -29,7 +29,7 @@ _OF_DIRECTORY = "\t"  # which is in no partition key
 NOTHING = -1
 """The version of an application id of a partition that a RESTORE or REPLACE took back."""
 
-# Before the first merge that records anything, a table may have ten thousands of commits.
+# Before the first merge that records anything, a table may have tens of thousands of commits.
 _MAX_LOOKED = 500
 
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class MaterializedOutput(Protocol):
-    """An output, as far as its materialization is recorded by it: `io_manager.output.Output`."""
+    """What recording needs to know of an output, which is an `io_manager.output.Output`."""
 
     @property
     def context(self) -> OutputContext:
@@ -206,7 +206,7 @@ def _always_zero(context: OutputContext, table: Table, text: str | None) -> froz
     try:
         return frozenset(metadata_entries.always_zero(table, text))
     except Exception as error:
-        # The merge is committed, and its numbers must be recorded: with those that are always zero.
+        # The merge is committed, so record all of its numbers.
         context.log.warning(f"Numbers that are always zero are recorded, too: {error}")
         return frozenset()
 
@@ -236,8 +236,8 @@ def record_write(
             metadata=metadata,
         )
     )
-    # The rows are those of one partition only if there is just one, without what was copied of
-    # others from files that hold both.
+    # With just one partition, the rows are its own, less those of others that were copied from
+    # shared files.
     is_of_one = is_of_partitions and len(partitions) == 1 and "numOutputRows" in written.metrics
     counted = None
     if is_of_one:
@@ -263,7 +263,7 @@ def version_of_changed_rows(result: MergeResult) -> int | None:
 def record_unchanged(context: OutputContext, table: Table) -> int:
     """Make the last version that changed the table's rows the asset's data version.
 
-    So the data version stays if a run changes nothing, even if upkeep made versions meanwhile. If
+    The data version thus stays if a run changes nothing, even if upkeep has made versions since. If
     the log no longer holds the change, the data version that was recorded before is kept.
 
     Returns:

@@ -121,12 +121,12 @@ def _window_start(definition: TimeWindowPartitionsDefinition, key: str) -> float
     start = _start_by_dagster(definition, key)
     if start is None or start.strftime(definition.fmt) == key:
         return None if start is None else start.timestamp()
-    # For a day that does not begin a month, Dagster gives the next month. An hour that comes twice
-    # has the offset in its key. Dagster lists a key for a time that no clock showed, and gives the
-    # next one for it.
+    # The window does not begin where the key says: Dagster gives the next month for a day within a
+    # month, the key of an hour that comes twice has an offset, and for the key of a time that no
+    # clock showed, Dagster gives the window of the next key.
     at = start.timestamp()
     if is_skipped(definition, key):
-        # Before the next key, by so little that it is after the one before.
+        # Just before the next key, and after the one before.
         before = start.replace(tzinfo=None) - datetime.strptime(key, definition.fmt)
         return at - before.total_seconds() * 1e-6
     is_listed = definition.get_partition_key_for_timestamp(at) == key
@@ -146,7 +146,7 @@ def _start_by_dagster(definition: TimeWindowPartitionsDefinition, key: str) -> d
 
 
 def is_skipped(definition: TimeWindowPartitionsDefinition, key: str) -> bool:
-    """Return whether a key that Dagster lists is of a time that the zone skipped.
+    """Return whether a key that Dagster lists is of a time that the time zone skipped.
 
     Dagster gives it the window of the next key.
     """

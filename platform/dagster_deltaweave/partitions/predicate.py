@@ -161,14 +161,14 @@ def _texts_predicate(
 ) -> str | None:
     """Build the condition for texts of times in the windows, or None if only keys belong to them.
 
-    No key may be among the times of another window. `2024-01-01 06` would be if it begins at 06:30.
+    No key may be among the times of another window. `2024-01-01 06` is, if it begins at 06:30.
     """
     like = _like_of_times(definition)
     times = _times_predicate(expression, windows, like) if like else None
     begins = _SAMPLE_TIME.strftime(definition.fmt)
     are_dated = not _LIKE_DATE.match(begins) or begins.startswith(f"{_SAMPLE_TIME:%Y-%m-%d}")
     if are_dated and _begin_and_end_days(windows):
-        # All hours of a day have what each of them has, and the texts of their date.
+        # All hours of a day together have the texts of their date, too.
         each_window = map(definition.time_window_for_partition_key, keys)
         if like == _ANY_TIME or _begin_and_end_days(
             [(each.start, each.end) for each in each_window]
@@ -180,7 +180,7 @@ def _texts_predicate(
 
 
 def _like_of_times(definition: TimeWindows) -> str | None:
-    """Return a pattern of texts of times that fits no key which sorts otherwise, or None."""
+    """Return a LIKE pattern of texts of times that no key with another order matches, or None."""
     key = _SAMPLE_TIME.strftime(definition.fmt)
     if not re.match(r"....-..-.. ", key) or key.startswith(f"{_SAMPLE_TIME:%Y-%m-%d %H:%M}"):
         return _ANY_TIME
@@ -210,7 +210,7 @@ def _has_times(
     windows: Sequence[_Window],
     table: str,
 ) -> bool:
-    """Return whether rows have texts of the windows' wall-clock times; a job, only twice a year."""
+    """Return whether rows have texts of the windows' wall-clock times, by a Spark job."""
     # Before the clock was set back to the window's end, it went on for up to an hour.
     shown = [(start, end + _HOUR if _comes_twice(end) else end) for start, end in windows]
     with translated(table, operation="choosing partitions"):
@@ -232,7 +232,7 @@ def _windows_condition(
 
 
 def _windows(definition: TimeWindows, keys: Sequence[str]) -> list[_Window]:
-    """Return the partitions' time windows in their time zone; adjacent ones are joined.
+    """Return the partitions' time windows in their time zone, adjacent ones as one.
 
     A time that the zone skipped has no rows: Dagster gives it the window of the next key.
     """

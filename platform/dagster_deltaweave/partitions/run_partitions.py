@@ -1,4 +1,4 @@
-"""The partitions of runs: which ones, in which order, under way, or still to be made by backfills.
+"""The partitions and tags of runs: which ones, under way, or still to be made by backfills.
 
 Dagster's run tags name one partition or a range; `deltaweave/partitions` names any partitions:
 
@@ -47,11 +47,11 @@ PARTITIONS = "deltaweave/partitions"
 """Run tag that lists partitions, adjacent or not: `a,c,f`, or a JSON list of strings."""
 
 HIDDEN = ".dagster/deltaweave."
-"""Begins run tags that Dagster's pages leave out; read such a tag with `written_tag`."""
+"""Prefix of run tags that Dagster's pages hide; read such a tag with `written_tag`."""
 
 
 def hidden_tag(name: str) -> str:
-    """Return the name of a tag that Dagster's pages leave out.
+    """Return the name of a tag that Dagster's pages hide.
 
     >>> hidden_tag("deltaweave/attempt")
     '.dagster/deltaweave.attempt'
@@ -75,7 +75,7 @@ FULL_REFRESH_TAG = "deltaweave/full_refresh"
 """Run tag: `true` makes the run rebuild its tables."""
 
 DELIVERY_TAG = hidden_tag("deltaweave/delivery")
-"""Run tag with the delivery of its partition that a run applies; by hand, by its `shown_name`."""
+"""Run tag: the delivery that the run applies; people give it by its `shown_name`."""
 
 IDENTITY_TAG = hidden_tag("deltaweave/fingerprint")
 """Run tag that identifies the delivery among those of its partition."""
@@ -272,8 +272,8 @@ def _wrong_list(problem: str, asset: str) -> StatementError:
     )
 
 
-# Dagster launches the retry of a failed run within seconds. If its daemon is off, or the job gone,
-# the run keeps the tag that promises a retry.
+# Dagster launches the retry of a failed run within seconds. If its daemon is off, or the job was
+# deleted, the run keeps the tag that promises a retry.
 _SECONDS_UNTIL_RETRY = 600
 
 
@@ -291,13 +291,13 @@ def is_under_way(record: RunRecord, instance: DagsterInstance) -> bool:
 
 def ended_at(record: RunRecord) -> float:
     """Return when an ended run ended, in s since 1970; if unknown, when it last changed."""
-    # Neither a run that ended without an event nor a storage of Dagster of 2021 has the first.
+    # Runs that ended without an event, and storages of Dagster of 2021, have no end time.
     return record.end_time or record.update_timestamp.timestamp()
 
 
 def planned_assets(instance: DagsterInstance, run: DagsterRun) -> frozenset[AssetKey]:
     """Return the assets that a run is to materialize."""
-    # A run that executes some steps again has the selection of the one before.
+    # A run that executes some steps again has the asset selection of the one before.
     if run.asset_selection is not None and run.step_keys_to_execute is None:
         return frozenset(run.asset_selection)
     # A run of a whole job names no assets, but its planned materializations are recorded.

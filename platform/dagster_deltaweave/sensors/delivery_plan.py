@@ -103,7 +103,8 @@ def plan_requests(
 ) -> DeliveryPlan:
     """Return which of the complete deliveries to request now.
 
-    `margin`: how much earlier than a run by hand a delivery must have changed to be in it, in ns.
+    `margin`: by how much, in ns, a delivery must have changed before a run by hand was created, so
+    that the run has read it.
     """
     sort_key = sort_key_of(target.partitions_def, target.context.instance)
     assets = target.assets(margin)
@@ -133,7 +134,7 @@ class _Planner:
         # Some partitions have no order.
         self._positions = partition_positions(self.target.partitions_def, self._instance)
         ordered = [each for each in self.assets if each.is_ordered]
-        # By asset in order, what is merged and is newest: nothing older is merged any more.
+        # The newest merged partition of each asset that merges in order: older ones come too late.
         self._newest = {
             each.key: each.newest_merged(self._positions, self._instance)
             for each in ordered
@@ -206,7 +207,7 @@ class _Planner:
                 is_failed = standing.run is None or standing.run.status != DagsterRunStatus.SUCCESS
                 self._blocker = f"{partition}, {_FAILED_TEXT if is_failed else _ENDED_TEXT}"
         elif len(self.plan.requests) < self.limit:
-            # What a run needs of an asset without a log may not outlive the run that made it.
+            # Assets without a log run again: their outputs may not outlive the run that made them.
             held = {each.key for each in self.assets if each.is_read} - standing.missing
             selected = self.target.without(held | late)
             self.plan.requests.append((delivery, replace(standing, selected=selected)))
@@ -214,7 +215,7 @@ class _Planner:
             self.plan.later += 1
 
     def _is_of_directory(self, run: DagsterRun) -> bool:
-        """Return whether a run is for no delivery of another directory."""
+        """Return whether a run's delivery is in the sensor's directory, or is not named."""
         return landing_directory(run.tags) in ("", self.target.landing)
 
     def _is_merged_past(self, key: AssetKey, partition: str) -> bool:
@@ -234,7 +235,7 @@ class _Planner:
     def _failed_without_delivery(self, landed: set[str]) -> dict[str, str]:
         """Return partitions without a complete delivery for which newer partitions wait.
 
-        Their runs failed, as of a backfill, and a run of a newer one would fail because of that.
+        Their runs, e.g. of a backfill, failed, and a run of a newer one would fail because of that.
         """
         found = {
             partition: run_id

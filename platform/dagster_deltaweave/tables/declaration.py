@@ -100,7 +100,7 @@ def namespace_in(metadata: Mapping[str, Any], asset: str) -> Namespace:
     """Read the catalog and schema in the metadata of an asset; only texts are names.
 
     Before Dagster had `dagster/column_schema`, `schema` was a common key for a table's columns: a
-    `TableSchema` under it is no name.
+    `TableSchema` under it is not a name.
     """
     given = {word: entry_value(metadata, word) for word in (CATALOG, SCHEMA)}
     names = {word: name for word, name in given.items() if isinstance(name, str)}
@@ -143,7 +143,7 @@ def entry_value(metadata: Mapping[str, Any], key: str) -> Any:
 
 
 def locating_error(table: str | None, problem: str, hint: str) -> StatementError:
-    """Return the error for a table that has no place, or not the one that it should have."""
+    """Return the error for a table without a location, or at a wrong one."""
     return StatementError(problem, table=table, operation="locating", state=NOTHING_DONE, hint=hint)
 
 
@@ -444,7 +444,7 @@ class ChangesDeclaration(TableDeclaration):
 
     @property
     def in_words(self) -> str:
-        """That change events make the rows."""
+        """A text for all such tables: their rows come from change events."""
         return "change events, applied"
 
     @property

@@ -141,8 +141,8 @@ class TableLocator:
     def is_under_root(self, location: TableLocation) -> bool:
         """Return whether the table is at its key under the root.
 
-        Those of a merge-on-read table are so in any schema: sensors and checks read their logs
-        without Spark, and so without a catalog.
+        Those of a merge-on-read asset always are: sensors and checks read their logs without Spark,
+        and so without a catalog.
         """
         if location.table:
             return False
@@ -154,7 +154,7 @@ def run_locator(resources: object, io_manager_key: str) -> TableLocator:
     """Return the locator of a run: that of the IO manager among its resources.
 
     Raises:
-        StatementError: The resource is no `SparkDeltaIOManager`.
+        StatementError: The resource is not a `SparkDeltaIOManager`.
     """
     manager = getattr(resources, io_manager_key)
     locator = getattr(manager, "locator", None)
@@ -296,7 +296,7 @@ def locations_of(
             try:
                 name = names.full_name(path)
             except DeltaweaveError:
-                continue  # it is no name: that asset's own runs report the error
+                continue  # not a valid name: that asset's own runs report the error
             yield DataLocation(key, name, is_declared, is_name=True)
 
 
@@ -427,10 +427,10 @@ def check_locations(
     """Refuse a table that is inside another asset's table, around it, or at its location.
 
     If an earlier release created a table at such a location, or two assets write one table at a
-    path, it is still written, with a warning. A table of a schema that is that of another
-    asset, too, is never written: keys with other prefixes give one name there. Where two assets
-    share a table on purpose, both declare it by `table=…`. An asset that declares nothing
-    shares with none, and is in nobody's way before it has a table: it may never have one.
+    path, it is still written, with a warning. In a schema, a table that is also another asset's is
+    never written: keys with different prefixes give one name there. Two assets that share a table
+    on purpose both declare it by `table=…`. An asset that declares nothing shares its table with no
+    other, and conflicts with none before the table exists: it may never have one.
 
     Raises:
         StatementError: Another asset's data is at, in or around its path.

@@ -73,8 +73,8 @@ def column_schema(schema: StructType) -> TableSchema:
 def declared_column_schema(schema: StructType | str | None) -> TableSchema | None:
     """Return the columns that a declaration gives its table, or None if it does not name them.
 
-    DDL is read without Spark, because definitions load without a session. Of what is not
-    understood, nothing is shown: Spark has the last word on it when the table is created.
+    DDL is read without Spark, because definitions load without a session. If it cannot be parsed
+    here, no columns are shown: Spark decides when the table is created.
     """
     if schema is None:
         return None
@@ -100,7 +100,7 @@ def _declared_column(text: str) -> TableColumn | None:
 
 
 def _split(ddl: str) -> Iterator[str]:
-    """Split DDL at the commas between columns, which are in no brackets and no quotes."""
+    """Split DDL at the commas between columns, which are outside of brackets and quotes."""
     depth, column = 0, ""
     for piece in _PIECE.findall(ddl):
         depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(piece, 0)

@@ -27,19 +27,18 @@ from dagster import (
     OpDefinition,
     OpExecutionContext,
     ResourceDefinition,
-    RetryRequested,
     ScheduleDefinition,
     in_process_executor,
     op,
 )
 
 from dagster_deltaweave.dagster_private import CheckError
-from dagster_deltaweave.io_manager import shows_errors_first
+from dagster_deltaweave.io_manager import retry_run_if_transient, shows_errors_first
 from dagster_deltaweave.logs import PendingChanges
 from dagster_deltaweave.spark import tag_commits_with_run
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset, run_locator
 from deltaweave._validation import counted
-from deltaweave.errors import DeltaweaveError, StatementError, Transient
+from deltaweave.errors import StatementError
 from deltaweave.maintenance import OPERATIONS, Done, UpkeepPolicy
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ class RematerializationPolicy:
         return reasons
 
 
-_RETRIES, _SECONDS_BEFORE_RETRY = 3, 5
+_RETRIES = 3
 
 
 def build_upkeep_schedule(  # noqa: PLR0913 - the public options
@@ -303,13 +302,11 @@ def _upkeep_op(
             check_is_an_asset(context, key)
             context.log.info(f"There is no table at {delta_table.path_or_name} yet.")
             return
-        try:
-            with tag_commits_with_run(delta_table.spark, context.run_id):
-                _observe(context, key, delta_table, keep(delta_table, policy))
-        except DeltaweaveError as error:
-            if isinstance(error, Transient):
-                raise RetryRequested(_RETRIES, _SECONDS_BEFORE_RETRY) from error
-            raise
+        with (
+            retry_run_if_transient(_RETRIES),
+            tag_commits_with_run(delta_table.spark, context.run_id),
+        ):
+            _observe(context, key, delta_table, keep(delta_table, policy))
 
     return upkeep
 

@@ -166,8 +166,9 @@ class SparkResource(LazyPySparkResource):
             return None
 
     def _spark_conf(self) -> dict[str, str]:
-        given = _with_environment(self.spark_config)
-        return {key: _spark_text(value) for key, value in _flat(given)}
+        settings = _flat(_with_environment(self.spark_config))
+        # Spark spells booleans in lower case.
+        return {key: str(v).lower() if isinstance(v, bool) else str(v) for key, v in settings}
 
 
 def _with_environment(given: Any) -> Any:
@@ -191,10 +192,6 @@ def _with_environment(given: Any) -> Any:
 def _flat(spark_config: dict[str, Any]) -> list[tuple[str, object]]:
     settings: list[tuple[str, object]] = flatten_dict(spark_config)  # type: ignore[no-untyped-call]
     return settings
-
-
-def _spark_text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 RUN_ID = "dagster/run_id"

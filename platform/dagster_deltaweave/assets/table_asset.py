@@ -97,7 +97,7 @@ def table_asset(
         "kinds": set(arguments["kinds"]),
         "pool": arguments["pool"] or "/".join(["merge", *key.path]),
     }
-    waits = _needs_order(declaration, arguments)
+    waits = declaration.needs_order and arguments.get("partitions_def") is not None
     definition: AssetsDefinition = asset(**given)(_in_step(function, waits=waits))
     return definition
 
@@ -114,11 +114,6 @@ def _shown_before_a_run(declaration: TableDeclaration, key: AssetKey) -> dict[st
         target = shown.get("dagster/table_name") or ".".join(key.path)
         shown |= statement_metadata(declaration.statement(target, "changes"))
     return shown
-
-
-def _needs_order(declaration: TableDeclaration, arguments: DagsterArguments) -> bool:
-    is_ordered = isinstance(declaration, MergeDeclaration) and declaration.needs_order
-    return is_ordered and arguments.get("partitions_def") is not None
 
 
 def _in_step(function: Callable[..., Any], *, waits: bool) -> Callable[..., Any]:

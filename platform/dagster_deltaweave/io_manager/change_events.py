@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dagster import (
     AssetKey,
@@ -37,10 +37,10 @@ from dagster_deltaweave.tables import (
 from deltaweave.changes.delivery import num_rescued
 from deltaweave.delta.commit import TransactionId
 from deltaweave.delta.jvm import translated
-from deltaweave.errors import DeltaweaveError, SourceError
+from deltaweave.errors import DeltaweaveError
 
 if TYPE_CHECKING:
-    from dagster import DagsterLogManager, OutputContext
+    from dagster import AssetExecutionContext, OutputContext
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -161,15 +161,8 @@ class _Progress:
 RESCUED_EVENTS = "changes/rescued_events"
 
 
-class Recorder(Protocol):
-    """The context of an asset's output or of its function: it takes events and has a log."""
-
-    @property
-    def log(self) -> DagsterLogManager:
-        """The run's log."""
-
-    def log_event(self, event: AssetObservation | AssetMaterialization) -> None:
-        """Record an event."""
+Recorder: TypeAlias = "OutputContext | AssetExecutionContext"
+"""The context of an asset's output, or of its function."""
 
 
 def append(declaration: MergeOnReadDeclaration, output: Output, ids: RunIds) -> Stored:
@@ -297,38 +290,44 @@ def observe_pending(
 
 def pending_metadata(context: Recorder, at: MergeOnReadLocations) -> dict[str, Any]:
     """Return the pending changes as flat metadata; empty if the logs cannot be read."""
-    try:
+
+    def read() -> Mapping[str, Any]:
         pending = pending_changes(at)
-    except SourceError as error:
-        # The rows are committed, so an error in what is only displayed must not fail the run.
-        context.log.warning(f"The pending changes are left out of the metadata: {error}")
-        return {}
-    return dict(pending.metadata()) if pending else {}
+        return pending.metadata() if pending else {}
+
+    return _displayed(context, read, "The pending changes are left out of the metadata")
 
 
 def rescued_metadata(context: Recorder, table: Table, rescued: str | bool) -> dict[str, Any]:
     """Return how many events of a table wait to be corrected, as metadata; empty if none can."""
-    try:
-        count = num_rescued(table, rescued)
-    except DeltaweaveError as error:
-        # The rows are committed, so an error in what is only displayed must not fail the run.
-        context.log.warning(f"The number of events put aside is left out: {error}")
-        return {}
-    return dict(number_metadata({RESCUED_EVENTS: count}))
+    return _displayed(
+        context,
+        lambda: number_metadata({RESCUED_EVENTS: num_rescued(table, rescued)}),
+        "The number of events put aside is left out",
+    )
 
 
 def _appended_metadata(context: Recorder, at: MergeOnReadLocations, before: int) -> dict[str, Any]:
-    try:
+    def read() -> Mapping[str, Any]:
         appended = batches_after(at, before)
-    except SourceError as error:
-        context.log.warning(f"The appended batch is left out of the metadata: {error}")
-        return {}
-    return dict(
-        number_metadata(
+        return number_metadata(
             {
                 "changes/appended_batches": appended.batches,
                 "changes/appended_rows": appended.rows,
                 "changes/appended_bytes": appended.size_in_bytes,
             }
         )
-    )
+
+    return _displayed(context, read, "The appended batch is left out of the metadata")
+
+
+def _displayed(
+    context: Recorder, read: Callable[[], Mapping[str, Any]], problem: str
+) -> dict[str, Any]:
+    """Read metadata; if that fails, warn of the problem and return none."""
+    try:
+        return dict(read())
+    except DeltaweaveError as error:
+        # The rows are committed, so an error in what is only displayed must not fail the run.
+        context.log.warning(f"{problem}: {error}")
+        return {}

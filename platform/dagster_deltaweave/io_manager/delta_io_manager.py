@@ -310,8 +310,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
             changes=changes,
             rows=changes.rows,
             partitions=partitions,
-            explain=options.explain,
-            wait_seconds=options.wait_seconds,
+            options=options,
         )
         with (
             retry_run_if_transient(target.declaration.retries, context),

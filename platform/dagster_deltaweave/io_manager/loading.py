@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
 from dagster import (
@@ -155,35 +154,24 @@ def load_input(context: InputContext, tables: TableLocator, handlers: Sequence[T
     return _unapplied(context, tables, table, read)
 
 
-@singledispatch
 def _input_rows(
     location: TableLocation,
-    context: InputContext,
-    tables: TableLocator,  # noqa: ARG001 - each kind of declaration gets the same arguments
-    table: Table,
-    asked: InputOptions,
-) -> DataFrame | None:
-    """Return the rows of a table that an input asks for; None for an input of changes."""
-    if (context.definition_metadata or {}).get(READ_METADATA_KEY) is not None:
-        return None
-    rows = _missing_table(context, table, location, asked.version)
-    return _partitions_of(context, table, asked.version) if rows is None else rows
-
-
-@_input_rows.register(MergeOnReadDeclaration)
-def _rows_merged_on_read(
-    location: MergeOnReadDeclaration,
     context: InputContext,
     tables: TableLocator,
     table: Table,
     asked: InputOptions,
 ) -> DataFrame | None:
-    if location.part == "changes":
-        return _input_rows.dispatch(TableLocation)(location, context, tables, table, asked)
-    replace(asked, columns=None).refuse_if_given(
-        "rows that are merged on read are those of two tables"
-    )
-    return load_merge_on_read(tables, location, context.definition_metadata or {})
+    """Return the rows of a table that an input asks for; None for an input of changes."""
+    metadata = context.definition_metadata or {}
+    if isinstance(location, MergeOnReadDeclaration) and location.part != "changes":
+        replace(asked, columns=None).refuse_if_given(
+            "rows that are merged on read are those of two tables"
+        )
+        return load_merge_on_read(tables, location, metadata)
+    if metadata.get(READ_METADATA_KEY) is not None:
+        return None
+    rows = _missing_table(context, table, location, asked.version)
+    return _partitions_of(context, table, asked.version) if rows is None else rows
 
 
 def _unapplied(

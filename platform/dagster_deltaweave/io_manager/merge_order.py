@@ -47,7 +47,6 @@ from dagster_deltaweave.partitions import (
     planned_assets,
     unmerged_attempts,
 )
-from dagster_deltaweave.tables import MergeDeclaration
 from deltaweave import Lease
 from deltaweave.changes.lineage import LogOf
 from deltaweave.delta.commit import is_unwritten
@@ -509,7 +508,7 @@ def lease_of_run(output: Output) -> Lease | None:
     merged, is_any = None, _is_any(context)
     if not is_any:
         name = table.path_or_name
-        earlier = EarlierRuns(context, name, partitions, positions, output.wait_seconds)
+        earlier = EarlierRuns(context, name, partitions, positions, output.options.wait_seconds)
         merged = _wait(earlier, table, has_rows=True)
     merged = merged or MergedPartitions.of(context.asset_key, table, positions)
     if not is_any:
@@ -569,7 +568,7 @@ def order_of_refresh(output: Output, *, is_of_all: bool) -> Mapping[str, int]:
 def _positions(
     context: OutputContext, declaration: TableDeclaration, partitions: Sequence[str]
 ) -> Positions | None:
-    if not (isinstance(declaration, MergeDeclaration) and declaration.needs_order and partitions):
+    if not (declaration.needs_order and partitions):
         return None
     positions = partition_positions(context.asset_partitions_def, context.step_context.instance)
     if positions is None:

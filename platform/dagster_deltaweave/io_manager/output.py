@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import singledispatch
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from dagster import AssetMaterialization
@@ -165,27 +164,15 @@ def _whole_number(tag: str, given: str, asset: str) -> int:
     return int(given)
 
 
-@singledispatch
-def _check_has_policy(
-    declaration: TableDeclaration,  # noqa: ARG001 - its kind decides
-    asset: str,
-) -> None:
+def _check_has_policy(declaration: TableDeclaration, asset: str) -> None:
     """Refuse a schema policy for tables on which a policy has no effect."""
-    raise _invalid_tag_error(
-        f"the run's tag {SCHEMA_POLICY_TAG} does not apply to a table of change events.",
-        asset,
-        "Such a table has no schema policy. Run the asset without the tag.",
-    )
-
-
-@_check_has_policy.register(WriteDeclaration)
-def _check_write_has_policy(declaration: WriteDeclaration, asset: str) -> None:
-    """Accept a schema policy for each way to write."""
-
-
-@_check_has_policy.register(MergeDeclaration)
-def _check_merge_has_policy(declaration: MergeDeclaration, asset: str) -> None:
-    if declaration.merge_text is not None:
+    if not declaration.has_schema_policy:
+        raise _invalid_tag_error(
+            f"the run's tag {SCHEMA_POLICY_TAG} does not apply to a table of change events.",
+            asset,
+            "Such a table has no schema policy. Run the asset without the tag.",
+        )
+    if isinstance(declaration, MergeDeclaration) and declaration.merge_text is not None:
         raise _invalid_tag_error(
             f"the run's tag {SCHEMA_POLICY_TAG} does not apply to a merge_text.",
             asset,
@@ -217,8 +204,7 @@ class Output:
         target: The asset's table, which may be missing, and how it is written.
         changes: What the asset's function returned.
         rows: The rows of `changes` that are written.
-        explain: Whether a merge is explained before it runs.
-        wait_seconds: How long a merge waits for one run of an older partition, in s.
+        options: How the run writes the table.
     """
 
     target: TargetTable
@@ -226,8 +212,7 @@ class Output:
     changes: Changes
     rows: DataFrame
     partitions: Sequence[str]
-    explain: bool
-    wait_seconds: float
+    options: RunOptions
 
     @property
     def context(self) -> OutputContext:

@@ -104,7 +104,7 @@ def _merge(declaration: MergeDeclaration, output: Output, ids: RunIds) -> Stored
         # No metadata: the link would outlive the driver.
         context.log.info(f"The merge's jobs are in the Spark UI while its driver runs: {url}")
     with _view(output.rows) as view, _naming_arguments(declaration, statement):
-        if output.explain:
+        if output.options.explain:
             plan = deltaweave.explain(spark, statement(view))
             context.log.info(f"Before the merge:\n{plan}")
         with listening(context.log.info):

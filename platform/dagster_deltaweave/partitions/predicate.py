@@ -137,7 +137,7 @@ def _windows_predicate(
         if _begin_or_end_between_two(windows):
             raise _inseparable(windows, _COMES_TWICE, kind, table)
         return _windows_condition(
-            expression, windows, lambda moment: f"TIMESTAMP_NTZ{_clock_literal(moment)}"
+            expression, windows, lambda moment: f"TIMESTAMP_NTZ'{moment:%Y-%m-%d %H:%M:%S}'"
         )
     if isinstance(kind, DateType):
         if not _are_days(definition, keys, windows):
@@ -284,10 +284,6 @@ def _begin_or_end_between_two(windows: Sequence[_Window]) -> bool:
 
 def _instant_literal(moment: datetime) -> str:
     return f"TIMESTAMP'{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}+00:00'"
-
-
-def _clock_literal(moment: datetime) -> str:
-    return f"'{moment:%Y-%m-%d %H:%M:%S}'"
 
 
 def _clock_text(moment: datetime) -> str:

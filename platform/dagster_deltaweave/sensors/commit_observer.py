@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dagster import (
     AssetKey,
@@ -57,12 +57,6 @@ _CLOCKS_DIFFER_MS = 60_000
 _RUNS_OF_PAGE = 1_000
 _SEARCHED = 10
 """How many pages of observations are searched for a commit's; each merge has one of its own."""
-
-
-class _Fetch(Protocol):
-    def __call__(
-        self, records_filter: AssetRecordsFilter, limit: int, cursor: str | None
-    ) -> EventRecordsResult: ...
 
 
 def position_metadata(position: Position) -> dict[str, MetadataValue]:
@@ -133,11 +127,11 @@ def materialized_by(instance: DagsterInstance, run_id: str, key: AssetKey) -> bo
 
 
 def _newest_first(
-    fetch: _Fetch, wanted: AssetRecordsFilter, pages: int | None = None
+    fetch: Callable[..., EventRecordsResult], wanted: AssetRecordsFilter, pages: int | None = None
 ) -> Iterator[EventLogRecord]:
     cursor, read = None, 0
     while pages is None or read < pages:
-        page = fetch(wanted, _RUNS_OF_PAGE, cursor)
+        page = fetch(wanted, limit=_RUNS_OF_PAGE, cursor=cursor)
         yield from page.records
         if not page.has_more:
             return
@@ -406,7 +400,7 @@ def _look_at_asset(
         followed[name] = look.followed
     if look.is_first and look.followed is not None:
         events.append(_follow_observation(table.key, look.followed.seen))
-    changed = _last_change(look.of_others) if materializes else []
+    changed = [each for each in look.of_others if each.changes_data][-1:] if materializes else []
     if not _has_partitions(context, table):
         events += [
             _materialization(table.key, location, each)
@@ -459,10 +453,6 @@ def _location(newest: AssetMaterialization | None, table: NamedAsset) -> str | N
 
 def _is_of_others(event: AssetEvent) -> bool:
     return isinstance(event, AssetObservation) and _OPERATION in event.metadata
-
-
-def _last_change(commits: Sequence[LoggedCommit]) -> list[LoggedCommit]:
-    return [each for each in commits if each.changes_data][-1:]
 
 
 def _follow_observation(key: AssetKey, seen: Position) -> AssetObservation:

@@ -9,7 +9,6 @@ from typing import Any
 from dagster import (
     AssetKey,
     DagsterInstance,
-    DagsterRun,
     DagsterRunStatus,
     DynamicPartitionsDefinition,
     PartitionsDefinition,
@@ -157,7 +156,11 @@ class _Planner:
             return
         several = self._runs.of_several()
         awaited = self._failed_without_delivery({each.partition for each in left})
-        awaited |= {each: _UNDER_WAY for each in several if self._is_awaited(each)}
+        awaited |= {
+            each: _UNDER_WAY
+            for each in several
+            if any(self._is_awaited_by(key, each) for key in self._newest)
+        }
         oldest = sorted(awaited, key=self.sort_key)
         for digest, group in groups(left, lambda each: _keys_text(missing[each.partition])):
             if digest in done:
@@ -186,7 +189,9 @@ class _Planner:
         self, delivery: Delivery, runs: Sequence[RunRecord], missing: Sequence[TargetAsset]
     ) -> None:
         partition = delivery.partition
-        own = [each for each in runs if self._is_of_directory(each.dagster_run)]
+        # Runs by hand name no directory.
+        directories = "", self.target.landing
+        own = [run for run in runs if landing_directory(run.dagster_run.tags) in directories]
         standing = standing_of(delivery, own, self.policy, missing, self._runs)
         late = {key for key in self._newest if self._is_merged_past(key, partition)}
         if standing.is_done:
@@ -214,20 +219,13 @@ class _Planner:
         else:
             self.plan.later += 1
 
-    def _is_of_directory(self, run: DagsterRun) -> bool:
-        """Return whether a run's delivery is in the sensor's directory, or is not named."""
-        return landing_directory(run.tags) in ("", self.target.landing)
-
     def _is_merged_past(self, key: AssetKey, partition: str) -> bool:
         """Return whether a partition is late: a newer one was merged into an asset's table."""
         newest = self._newest.get(key)
         return newest is not None and self.sort_key(partition) < self.sort_key(newest)
 
-    def _is_awaited(self, partition: str) -> bool:
-        """Return whether newer partitions wait for this one to be merged."""
-        return any(self._is_awaited_by(key, partition) for key in self._newest)
-
     def _is_awaited_by(self, key: AssetKey, partition: str) -> bool:
+        """Return whether newer partitions of an asset wait for this one to be merged."""
         newest = self._newest[key]
         is_newer = newest is None or self.sort_key(partition) > self.sort_key(newest)
         return is_newer and self._positions is not None and self._positions(partition) is not None

@@ -267,6 +267,9 @@ class TableDeclaration(TableLocation, TableOptions):
     can_be_rebuilt: ClassVar[bool] = True
     """Whether an output can replace all rows of the table, in a full refresh."""
 
+    has_schema_policy: ClassVar[bool] = True
+    """Whether the schema policy decides which columns a table gets; change events have none."""
+
     applies_again_after_restore: ClassVar[bool] = False
     """Whether an output whose rows a RESTORE took back is applied again."""
 
@@ -441,6 +444,7 @@ class ChangesDeclaration(TableDeclaration):
     options: CurrentTableOptions
 
     can_be_rebuilt: ClassVar[bool] = False
+    has_schema_policy: ClassVar[bool] = False
 
     @property
     def in_words(self) -> str:
@@ -483,6 +487,7 @@ class MergeOnReadDeclaration(TableDeclaration):
     options: MergeOnReadArguments
 
     can_be_rebuilt: ClassVar[bool] = False
+    has_schema_policy: ClassVar[bool] = False
 
     @property
     def in_words(self) -> str:

@@ -59,7 +59,7 @@ def column_schema(schema: StructType) -> TableSchema:
     """Return a Spark schema as Dagster's type."""
     return TableSchema(
         columns=[
-            _column(
+            table_column(
                 field.name,
                 field.dataType.simpleString(),
                 field.metadata.get("comment"),
@@ -91,7 +91,7 @@ def _declared_column(text: str) -> TableColumn | None:
         return None
     name, rest = found["name"], found["rest"]
     comment = _COMMENT.search(rest)
-    return _column(
+    return table_column(
         name[1:-1].replace("``", "`") if name.startswith("`") else name,
         re.sub(r"\s+", " ", found["type"]).lower(),
         re.sub(r"\\(.)", r"\1", comment["text"]) if comment else None,
@@ -112,7 +112,8 @@ def _split(ddl: str) -> Iterator[str]:
     yield column
 
 
-def _column(name: str, kind: str, comment: str | None, *, is_nullable: bool) -> TableColumn:
+def table_column(name: str, kind: str, comment: str | None, *, is_nullable: bool) -> TableColumn:
+    """Return a column of a table as Dagster shows it."""
     return TableColumn(
         name,
         type=kind,

@@ -81,7 +81,7 @@ class ChecksOfAssets(Protocol[_Arguments]):
     """Builds the checks of an asset, or those of each asset of a list."""
 
     @overload
-    def __call__(  # type: ignore[overload-overlap]  # a str is no list of assets
+    def __call__(  # type: ignore[overload-overlap]  # a str is not a list of assets
         self, asset: AssetOrKey, *args: _Arguments.args, **kwargs: _Arguments.kwargs
     ) -> AssetChecksDefinition: ...
 

@@ -1,7 +1,7 @@
 """The IO manager: it stores outputs in Delta tables and loads tables as inputs.
 
 - `delta_io_manager`: `SparkDeltaIOManager`, which Dagster calls, `DeltaTableResource`, and the
-  outputs of ops that are no assets.
+  outputs of ops that are not assets.
 - `loading`: loads the inputs of assets, with the columns and the version that they ask for.
 - `frames`: converts between Spark, pandas, Polars, Arrow, and further types, which users add.
 - `step_attempts`: which errors start the step again; it waits before its inputs are loaded.

@@ -182,7 +182,9 @@ def append(declaration: MergeOnReadDeclaration, output: Output, ids: RunIds) -> 
         run_id = first_attempt(step.instance, step.dagster_run)
         applied = ids.single or TransactionId(f"deltaweave/run/{run_id}", 0)
         if table.append(output.rows, applied=applied) is None:
-            context.log.info("Nothing is appended: there is no event, or the batch was before.")
+            context.log.info(
+                "Nothing is appended: there is no event, or the batch was appended before."
+            )
 
     def record() -> dict[str, Any]:
         newest = table.newest_batch()

@@ -1,6 +1,6 @@
 """The attempts of a step: transient errors and waits start it again, all other errors fail it.
 
-Dagster counts all attempts of a step together. Those that waited for other runs are no failures,
+Dagster counts all attempts of a step together. Those that waited for other runs are not failures,
 so a step that has waited may be tried again as often as any other.
 """
 

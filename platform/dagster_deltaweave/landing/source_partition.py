@@ -101,7 +101,7 @@ class TextFiles:
         Returns:
             The columns of the schema, and `FILE`; for a row that does not fit `RECORD`, its text,
             and `PROBLEMS`, the columns whose values do not fit, none of which is named if the row
-            has another number of values or is no JSON object; both are null for other rows.
+            has another number of values or is not a JSON object; both are null for other rows.
         """
         alike: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
         for file, schema in schemas.items():

@@ -403,7 +403,7 @@ def _found_table(location: str, path: tuple[str, ...], query: str) -> FoundTable
         _logger.warning("The log of %s is left out: %s", location, redacted(error))
         return None
     if not isinstance(schema, str):
-        return None  # a log without a commit is no table
+        return None  # a log without a commit is not a table
     return FoundTable(path, location, schema, description or None)
 
 

@@ -161,7 +161,7 @@ def run_locator(resources: object, io_manager_key: str) -> TableLocator:
     if not isinstance(locator, TableLocator):
         raise locating_error(
             None,
-            f"the resource {io_manager_key} is no SparkDeltaIOManager but a "
+            f"the resource {io_manager_key} is not a SparkDeltaIOManager but a "
             f"{type(manager).__name__}, which has no tables.",
             "Name the resource that has them, by io_manager_key=.",
         )
@@ -345,7 +345,7 @@ def _by_metadata(key: AssetKey, location: TableLocation | None) -> str:
 
 
 def declaration_in(metadata: Mapping[str, Any], key: AssetKey) -> TableDeclaration | None:
-    """Return the declaration in an asset's metadata; None if there is no valid one."""
+    """Return the declaration in an asset's metadata; None without a valid one."""
     try:
         return table_declaration(metadata, asset=key.to_user_string())
     except StatementError:

@@ -108,7 +108,7 @@ class NamedAsset:
         For what `@merge_on_read_asset` returns, they are those of its two tables.
 
         Raises:
-            DagsterInvalidDefinitionError: No asset is given, or an element is no asset.
+            DagsterInvalidDefinitionError: No asset is given, or an element is not an asset.
         """
         kinds = (*get_args(AssetOrKey), MergeOnReadAssets, cls)
         given = one_or_more(assets, kinds, of, "definitions, specs or keys of assets")

@@ -27,19 +27,18 @@ from dagster import (
     OpDefinition,
     OpExecutionContext,
     ResourceDefinition,
-    RetryRequested,
     ScheduleDefinition,
     in_process_executor,
     op,
 )
 
 from dagster_deltaweave.dagster_private import CheckError
-from dagster_deltaweave.io_manager import error_shown_first
+from dagster_deltaweave.io_manager import retry_run_if_transient, shows_errors_first
 from dagster_deltaweave.logs import PendingChanges
 from dagster_deltaweave.spark import tag_commits_with_run
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset, run_locator
 from deltaweave._validation import counted
-from deltaweave.errors import DeltaweaveError, StatementError, Transient
+from deltaweave.errors import StatementError
 from deltaweave.maintenance import OPERATIONS, Done, UpkeepPolicy
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ class RematerializationPolicy:
         return reasons
 
 
-_RETRIES, _SECONDS_BEFORE_RETRY = 3, 5
+_RETRIES = 3
 
 
 def build_upkeep_schedule(  # noqa: PLR0913 - the public options
@@ -214,11 +213,11 @@ def build_upkeep_job(
     graph = GraphDefinition(
         name=name,
         description="Keeps the tables' files, statistics and key indexes.",
-        node_defs=[each for of_table in ops for each in of_table],
+        node_defs=[each for table_ops in ops for each in table_ops],
         dependencies={
             later.name: {"after": DependencyDefinition(earlier.name)}
-            for of_table in ops
-            for earlier, later in pairwise(of_table)
+            for table_ops in ops
+            for earlier, later in pairwise(table_ops)
         },
     )
     # One JVM for all tables.
@@ -233,14 +232,18 @@ def _with_own_keys(tables: Sequence[NamedAsset]) -> list[NamedAsset]:
     if all(each.resource_defs or each.io_manager_key != "io_manager" for each in tables):
         return list(tables)
     return [
-        replace(each, io_manager_key="bound_io_manager", resource_defs=_renamed(each.resource_defs))
+        replace(
+            each,
+            io_manager_key="bound_io_manager",
+            resource_defs=_with_bound_key(each.resource_defs),
+        )
         if "io_manager" in each.resource_defs
         else each
         for each in tables
     ]
 
 
-def _renamed(bound: Mapping[str, ResourceDefinition]) -> dict[str, ResourceDefinition]:
+def _with_bound_key(bound: Mapping[str, ResourceDefinition]) -> dict[str, ResourceDefinition]:
     return {"bound_io_manager" if key == "io_manager" else key: bound[key] for key in bound}
 
 
@@ -291,24 +294,19 @@ def _upkeep_op(
         required_resource_keys={table.io_manager_key},
         pool=table.pool,
     )
+    @shows_errors_first
     def upkeep(context: OpExecutionContext) -> None:
-        with error_shown_first(context):
-            maintain(context)
-
-    def maintain(context: OpExecutionContext) -> None:
         location = table.location(context, key, "upkeep")
         delta_table = run_locator(context.resources, table.io_manager_key).table(key, location)
         if not delta_table.exists():
             check_is_an_asset(context, key)
             context.log.info(f"There is no table at {delta_table.path_or_name} yet.")
             return
-        try:
-            with tag_commits_with_run(delta_table.spark, context.run_id):
-                _observe(context, key, delta_table, keep(delta_table, policy))
-        except DeltaweaveError as error:
-            if isinstance(error, Transient):
-                raise RetryRequested(_RETRIES, _SECONDS_BEFORE_RETRY) from error
-            raise
+        with (
+            retry_run_if_transient(_RETRIES),
+            tag_commits_with_run(delta_table.spark, context.run_id),
+        ):
+            _observe(context, key, delta_table, keep(delta_table, policy))
 
     return upkeep
 

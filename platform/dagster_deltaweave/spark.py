@@ -1,8 +1,7 @@
 """The Spark session of a run, as a Dagster resource, and the run's id in the session's commits.
 
-What an IO manager or upkeep commits has the run's id alone: it is a commit to the table of an asset
-that it knows. Whatever else a session commits may be a commit to any table, so its user metadata
-names all runs that have the session: runs of one process share it.
+A commit by an IO manager or upkeep names its own run alone. Runs of one process share the session,
+so every other commit of the session names all of them.
 """
 
 from __future__ import annotations
@@ -167,8 +166,9 @@ class SparkResource(LazyPySparkResource):
             return None
 
     def _spark_conf(self) -> dict[str, str]:
-        given = _with_environment(self.spark_config)
-        return {key: _spark_text(value) for key, value in _flat(given)}
+        settings = _flat(_with_environment(self.spark_config))
+        # Spark spells booleans in lower case.
+        return {key: str(v).lower() if isinstance(v, bool) else str(v) for key, v in settings}
 
 
 def _with_environment(given: Any) -> Any:
@@ -192,10 +192,6 @@ def _with_environment(given: Any) -> Any:
 def _flat(spark_config: dict[str, Any]) -> list[tuple[str, object]]:
     settings: list[tuple[str, object]] = flatten_dict(spark_config)  # type: ignore[no-untyped-call]
     return settings
-
-
-def _spark_text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 RUN_ID = "dagster/run_id"

@@ -9,7 +9,6 @@ from dagster import AssetsDefinition, DagsterInvalidDefinitionError
 
 from dagster_deltaweave.assets.table_asset import (
     ASSET_KINDS,
-    AssetArguments,
     DagsterArguments,
     asset_key,
     table_asset,
@@ -19,13 +18,14 @@ from dagster_deltaweave.tables import (
     UPSERT_CLAUSES,
     IdempotentBy,
     MergeDeclaration,
+    Namespace,
     Order,
     SchemaPolicy,
     equal_keys_condition,
     problem_of_table_key,
     touched_upstreams,
 )
-from deltaweave._validation import choice_problem
+from deltaweave._validation import choice_problem, options_of
 from deltaweave.clauses import Clause
 from deltaweave.identifiers import unquoted
 
@@ -141,50 +141,34 @@ def merge_asset(  # noqa: PLR0913 - the public options
             touched rows with `AssetIn(metadata={"deltaweave/read": "touched"})`. `partitions_def`
             defines the partitions of the changes, and a run merges its own partitions.
     """
+    given = locals()
 
     def decorate(function: Callable[..., Any]) -> AssetsDefinition:
         asset_name = name or function.__name__
-        problem = (
-            _problem_of_merge(keys, on, clauses, merge_text, schema_policy)
-            or _order_problem(order, sequence_by, clauses, merge_text, except_column_list)
-            or _column_problem(
-                keys, sequence_by, partition_by, cluster_by, except_column_list, schema
+        problem = _problem_of_statement(keys, on, clauses, merge_text, schema_policy)
+        if problem is None:
+            declaration = _declaration(given)
+            problem = (
+                _order_problem(declaration)
+                or _column_problem(declaration)
+                or _table_problem(declaration, arguments)
+                or (None if table else problem_of_table_key(asset_key(key_prefix, asset_name)))
             )
-            or _table_problem(partition_by, cluster_by, idempotent_by, arguments)
-            or (None if table else problem_of_table_key(asset_key(key_prefix, asset_name)))
-        )
         if problem is not None:
             raise DagsterInvalidDefinitionError(f"merge asset {asset_name}: {problem}")
-        declaration = MergeDeclaration(
-            on=equal_keys_condition(tuple(keys)) if keys else on,
-            keys=tuple(keys),
-            unique_keys=unique_keys,
-            clauses=() if merge_text else tuple(clauses) or UPSERT_CLAUSES,
-            merge_text=merge_text,
-            table=table,
-            schema=schema,
-            partition_by=tuple(partition_by),
-            cluster_by=tuple(cluster_by),
-            properties=properties,
-            schema_policy=schema_policy,
-            except_column_list=tuple(except_column_list),
-            partition_expr=partition_expr,
-            idempotent_by=idempotent_by,
-            sequence_by=sequence_by,
-            order=order,
-            skip_unchanged_updates=skip_unchanged_updates,
-            retries=retries,
-        )
         shown = {} if partition_expr is None else {PARTITION_EXPR: partition_expr}
-        given: AssetArguments = {
-            **arguments,
-            "name": asset_name,
-            "key_prefix": key_prefix,
-            "metadata": {**(metadata or {}), **shown},
-            "kinds": kinds,
-            "pool": pool,
-        }
-        definition = table_asset(function, declaration, given)
+        definition = table_asset(
+            function,
+            declaration,
+            {
+                **arguments,
+                "name": asset_name,
+                "key_prefix": key_prefix,
+                "metadata": {**(metadata or {}), **shown},
+                "kinds": kinds,
+                "pool": pool,
+            },
+        )
         if len(touched_upstreams(definition)) > 1:
             raise DagsterInvalidDefinitionError(
                 f"merge asset {asset_name}: only one input may read touched or changed rows: "
@@ -195,7 +179,22 @@ def merge_asset(  # noqa: PLR0913 - the public options
     return decorate
 
 
-def _problem_of_merge(
+def _declaration(given: Mapping[str, Any]) -> MergeDeclaration:
+    """Build the declaration from the arguments of `merge_asset`."""
+    lists = ("keys", "partition_by", "cluster_by", "except_column_list")
+    return options_of(
+        MergeDeclaration,
+        {
+            **given,
+            **{each: tuple(given[each]) for each in lists},
+            "namespace": Namespace(),
+            "on": equal_keys_condition(tuple(given["keys"])) if given["keys"] else given["on"],
+            "clauses": () if given["merge_text"] else tuple(given["clauses"]) or UPSERT_CLAUSES,
+        },
+    )
+
+
+def _problem_of_statement(
     keys: Sequence[str],
     on: str | None,
     clauses: Sequence[Clause],
@@ -217,48 +216,35 @@ def _problem_of_merge(
     return None
 
 
-def _order_problem(
-    order: str,
-    sequence_by: str | None,
-    clauses: Sequence[Clause],
-    merge_text: str | None,
-    except_column_list: Sequence[str],
-) -> str | None:
+def _order_problem(declaration: MergeDeclaration) -> str | None:
     """Return why the declared order of merges is invalid; None if it is valid."""
-    unknown = choice_problem("order", order, get_args(Order))
-    if unknown is not None or sequence_by is None:
+    unknown = choice_problem("order", declaration.order, get_args(Order))
+    if unknown is not None or declaration.sequence is None:
         return unknown
-    if merge_text:
+    if declaration.merge_text:
         return "merge_text holds the whole statement: compare the sequences there."
-    name = unquoted(sequence_by).lower()
-    if name in {each.lower() for each in except_column_list}:
-        return f"sequence_by={sequence_by!r} is a column of the table, too: do not except it."
-    for clause in clauses:
+    name, given = declaration.sequence.lower(), declaration.sequence_by
+    if name in {each.lower() for each in declaration.except_column_list}:
+        return f"sequence_by={given!r} is a column of the table, too: do not except it."
+    for clause in declaration.clauses:
         written = {unquoted(each).lower() for each in clause.assignments or ()}
         if clause.assignments is not None and name not in written:
-            return f"each clause that names columns must set {sequence_by} to that of the changes."
+            return f"each clause that names columns must set {given} to that of the changes."
     return None
 
 
-def _column_problem(
-    keys: Sequence[str],
-    sequence_by: str | None,
-    partition_by: Sequence[str],
-    cluster_by: Sequence[str],
-    except_column_list: Sequence[str],
-    schema: StructType | str | None,
-) -> str | None:
+def _column_problem(declaration: MergeDeclaration) -> str | None:
     """Return why the columns that arguments name are invalid; None if no problem is known.
 
     DDL is parsed where Spark runs, and a run then checks it.
     """
     named = {
-        "keys": keys,
-        "sequence_by": [unquoted(sequence_by)] if sequence_by else [],
-        "partition_by": partition_by,
-        "cluster_by": cluster_by,
+        **declaration.named_columns,
+        "partition_by": declaration.partition_by,
+        "cluster_by": declaration.cluster_by,
     }
-    excepted = {each.lower() for each in except_column_list}
+    excepted = {each.lower() for each in declaration.except_column_list}
+    schema = declaration.schema
     columns = None if schema is None or isinstance(schema, str) else schema.names
     known = {each.lower() for each in columns or ()}
     for argument, names in named.items():
@@ -271,14 +257,10 @@ def _column_problem(
     return None
 
 
-def _table_problem(
-    partition_by: Sequence[str],
-    cluster_by: Sequence[str],
-    idempotent_by: str | None,
-    arguments: DagsterArguments,
-) -> str | None:
+def _table_problem(declaration: MergeDeclaration, arguments: DagsterArguments) -> str | None:
     """Return why the declared table or its partitions are invalid; None if they are valid."""
-    if partition_by and cluster_by:
+    idempotent_by = declaration.idempotent_by
+    if declaration.partition_by and declaration.cluster_by:
         return "a table has partition_by or cluster_by, not both."
     if idempotent_by is None:
         return None

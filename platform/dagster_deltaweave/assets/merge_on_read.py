@@ -147,7 +147,7 @@ def _rematerialize(
             done = table.rematerialize(strategy)
         purged = after.attempt("the purge", lambda: {"batch": table.purge()})
     version = done.version if done else None
-    of_table = after.attempt("the table's metadata", lambda: table_metadata(table.base, version))
+    described = after.attempt("the table's metadata", lambda: table_metadata(table.base, version))
     metadata: dict[str, Any] = {
         "rematerialize/strategy": MetadataValue.text(done.strategy if done else "none")
     }
@@ -162,7 +162,7 @@ def _rematerialize(
             "the view",
             lambda: keep_view_fresh(context, declaration, merged["batch"], pending),
         )
-    after.add_metadata({**of_table, **metadata, **pending})
+    after.add_metadata({**described, **metadata, **pending})
     return MaterializeResult(data_version=DataVersion(merged["batch"]) if merged else None)
 
 
@@ -283,7 +283,7 @@ def merge_on_read_asset(  # noqa: PLR0913 - the public options
                 {**options_given, "keys": tuple(keys), "partition_by": tuple(partition_by)},
             ),
         }
-        of_all: DagsterArguments = {
+        shared_arguments: DagsterArguments = {
             "group_name": arguments.get("group_name"),
             "owners": arguments.get("owners"),
             "tags": arguments.get("tags"),
@@ -295,7 +295,7 @@ def merge_on_read_asset(  # noqa: PLR0913 - the public options
             MergeOnReadDeclaration(part="changes", table=changes_path, **declared),
             {
                 **arguments,
-                **of_all,
+                **shared_arguments,
                 "description": description,
                 "name": f"{view_name}_changes",
                 "key_prefix": key_prefix,
@@ -307,14 +307,18 @@ def merge_on_read_asset(  # noqa: PLR0913 - the public options
         base = base_asset(
             MergeOnReadDeclaration(part="base", table=table, **declared),
             strategy,
-            {**of_all, "deps": [changes], "automation_condition": base_automation_condition},
+            {
+                **shared_arguments,
+                "deps": [changes],
+                "automation_condition": base_automation_condition,
+            },
             metadata,
             kinds,
         )
         view = view_asset(
             MergeOnReadDeclaration(part="view", **declared),
             {
-                **of_all,
+                **shared_arguments,
                 "deps": [base, changes],
                 "automation_condition": view_automation_condition,
                 "description": arguments.get("description") or function.__doc__,

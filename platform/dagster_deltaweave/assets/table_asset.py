@@ -88,8 +88,8 @@ def table_asset(
     """Build the asset of a function, with its table's declaration in the definition's metadata."""
     key = asset_key(arguments["key_prefix"], arguments["name"])
     shown = _shown_before_a_run(declaration, key)
-    of_author = arguments["metadata"] or {}
-    metadata = {**shown, **of_author, **declaration_metadata(declaration)}
+    given_metadata = arguments["metadata"] or {}
+    metadata = {**shown, **given_metadata, **declaration_metadata(declaration)}
     table_declaration(metadata, asset=key.to_user_string())  # refuses what makes no sense
     given: AssetArguments = {
         **arguments,
@@ -97,7 +97,7 @@ def table_asset(
         "kinds": set(arguments["kinds"]),
         "pool": arguments["pool"] or "/".join(["merge", *key.path]),
     }
-    waits = _needs_order(declaration, arguments)
+    waits = declaration.needs_order and arguments.get("partitions_def") is not None
     definition: AssetsDefinition = asset(**given)(_in_step(function, waits=waits))
     return definition
 
@@ -114,11 +114,6 @@ def _shown_before_a_run(declaration: TableDeclaration, key: AssetKey) -> dict[st
         target = shown.get("dagster/table_name") or ".".join(key.path)
         shown |= statement_metadata(declaration.statement(target, "changes"))
     return shown
-
-
-def _needs_order(declaration: TableDeclaration, arguments: DagsterArguments) -> bool:
-    is_ordered = isinstance(declaration, MergeDeclaration) and declaration.needs_order
-    return is_ordered and arguments.get("partitions_def") is not None
 
 
 def _in_step(function: Callable[..., Any], *, waits: bool) -> Callable[..., Any]:
@@ -141,9 +136,9 @@ def _in_step(function: Callable[..., Any], *, waits: bool) -> Callable[..., Any]
                 return (yield from function(*arguments, **named))
 
     # Dagster's links to code, and tracebacks, then show the function instead of this one.
-    of_it = function.__code__
+    code = function.__code__
     waiting.__code__ = waiting.__code__.replace(
-        co_filename=of_it.co_filename, co_firstlineno=of_it.co_firstlineno, co_name=of_it.co_name
+        co_filename=code.co_filename, co_firstlineno=code.co_firstlineno, co_name=code.co_name
     )
     return wraps(function)(waiting)
 

@@ -41,7 +41,6 @@ from dagster import (
 )
 
 from dagster_deltaweave.dagster_private import DATA_VERSION_TAG, PARENT_RUN_ID_TAG
-from dagster_deltaweave.io_manager import error_shown_first
 from dagster_deltaweave.tables import (
     AssetOrKey,
     MergeOnReadAssets,
@@ -82,7 +81,7 @@ class ChecksOfAssets(Protocol[_Arguments]):
     """Builds the checks of an asset, or those of each asset of a list."""
 
     @overload
-    def __call__(  # type: ignore[overload-overlap]  # a str is no list of assets
+    def __call__(  # type: ignore[overload-overlap]  # a str is not a list of assets
         self, asset: AssetOrKey, *args: _Arguments.args, **kwargs: _Arguments.kwargs
     ) -> AssetChecksDefinition: ...
 
@@ -136,19 +135,6 @@ def for_each_table(
         return checks[0] if isinstance(tables, MergeOnReadAssets) else checks
 
     return built
-
-
-def shows_errors_first(
-    check: Callable[[AssetCheckExecutionContext], AssetCheckResult],
-) -> Callable[[AssetCheckExecutionContext], AssetCheckResult]:
-    """Wrap a check's function so that a run shows its errors before Dagster's stack trace."""
-
-    @wraps(check)
-    def shown(context: AssetCheckExecutionContext) -> AssetCheckResult:
-        with error_shown_first(context):
-            return check(context)
-
-    return shown
 
 
 def check_results(
@@ -242,6 +228,22 @@ class JudgedRun:
     storage_id: int
     materializations: Sequence[AssetMaterialization]
 
+    @classmethod
+    def of(
+        cls, instance: DagsterInstance, run_id: str, key: AssetKey, *, is_own: bool = False
+    ) -> "JudgedRun | None":
+        """Return what a run materialized of the asset; None if it materialized nothing of it."""
+        records = instance.get_records_for_run(
+            run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION, ascending=False
+        ).records
+        made = [(record, record.event_log_entry.asset_materialization) for record in records]
+        found = [(record, each) for record, each in made if each and each.asset_key == key]
+        if not found:
+            return None
+        newest, _ = found[0]
+        at = datetime.fromtimestamp(newest.event_log_entry.timestamp, timezone.utc)
+        return cls(run_id, is_own, at, newest.storage_id, [each for _, each in found])
+
     @property
     def values(self) -> Mapping[str, Any]:
         """The metadata of the run, as plain values."""
@@ -276,14 +278,14 @@ class JudgedRun:
 
 def judged_run(instance: DagsterInstance, run: DagsterRun, key: AssetKey) -> JudgedRun | None:
     """Return the materializations that a check of a run judges; None without any."""
-    own = materializations_of_run(instance, run.run_id, key)
+    own = JudgedRun.of(instance, run.run_id, key, is_own=True)
     if own is not None:
-        return JudgedRun(run.run_id, True, *own)
+        return own
     seen = {run.run_id}
     while (parent := run.tags.get(PARENT_RUN_ID_TAG)) and parent not in seen:
-        before = materializations_of_run(instance, parent, key)
+        before = JudgedRun.of(instance, parent, key)
         if before is not None:
-            return JudgedRun(parent, False, *before)
+            return before
         seen.add(parent)
         found = instance.get_run_by_id(parent)
         if found is None:
@@ -305,33 +307,9 @@ def newest_runs(instance: DagsterInstance, key: AssetKey) -> Iterator[JudgedRun]
         for run_id in [each.run_id for each in page.records if each.run_id]:
             if run_id not in seen:
                 seen.add(run_id)
-                found = materializations_of_run(instance, run_id, key)
+                found = JudgedRun.of(instance, run_id, key)
                 if found is not None:
-                    yield JudgedRun(run_id, False, *found)
+                    yield found
         if not page.has_more:
             return
         cursor = page.cursor
-
-
-class RunMaterializations(NamedTuple):
-    """What a run materialized of an asset, the newest first; time and number are of the newest."""
-
-    at: datetime
-    storage_id: int
-    materializations: Sequence[AssetMaterialization]
-
-
-def materializations_of_run(
-    instance: DagsterInstance, run_id: str, key: AssetKey
-) -> RunMaterializations | None:
-    """Return what a run materialized of the asset; None if it materialized nothing of it."""
-    records = instance.get_records_for_run(
-        run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION, ascending=False
-    ).records
-    made = [(record, record.event_log_entry.asset_materialization) for record in records]
-    of_asset = [(record, each) for record, each in made if each and each.asset_key == key]
-    if not of_asset:
-        return None
-    newest, _ = of_asset[0]
-    at = datetime.fromtimestamp(newest.event_log_entry.timestamp, timezone.utc)
-    return RunMaterializations(at, newest.storage_id, [each for _, each in of_asset])

@@ -25,9 +25,9 @@ from dagster_deltaweave.checks.check_definition import (
     for_each_table,
     invalid_checks,
     judged_run,
-    shows_errors_first,
 )
 from dagster_deltaweave.checks.table_rows import sample_table
+from dagster_deltaweave.io_manager import shows_errors_first
 from dagster_deltaweave.logs import pending_changes
 from dagster_deltaweave.maintenance import RematerializationPolicy
 from dagster_deltaweave.metadata import TABLE_ID, TABLE_VERSION
@@ -100,8 +100,8 @@ def build_pending_changes_check(
     @shows_errors_first
     def check(context: AssetCheckExecutionContext) -> AssetCheckResult:
         located = run_locator(context.op_execution_context.resources, manager)
-        of_view = declaration.at(checked_asset(context))
-        pending = pending_changes(merge_on_read_locations(located, of_view))
+        view_declaration = declaration.at(checked_asset(context))
+        pending = pending_changes(merge_on_read_locations(located, view_declaration))
         if pending is None:
             return AssetCheckResult(passed=True, description="Nothing was ever appended.")
         reason = allowed.reason(pending)
@@ -312,12 +312,12 @@ def _compared(
     if deleted:
         is_deleted = F.coalesce(parsed_expression(delivered.sparkSession, deleted), is_deleted)
     changes = delivered.alias("s").select(*columns, is_deleted.alias(_IS_DELETED))
-    of_key = [
+    aggregates = [
         F.count("*").alias(_CHANGES),
         F.bool_or(_IS_DELETED).alias(_IS_DELETED),
         F.bool_or(~F.col(_IS_DELETED)).alias(_IS_WRITTEN),
     ]
-    changed = grouped(changes, columns, of_key).alias("s")
+    changed = grouped(changes, columns, aggregates).alias("s")
     there = table.read(version).select(*columns).distinct().withColumn(_IS_THERE, F.lit(True))
     equal = reduce(
         lambda some, more: some & more,

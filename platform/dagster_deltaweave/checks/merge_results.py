@@ -125,7 +125,7 @@ def build_merge_checks(
         if SOURCE_ROWS in selected:
             found[SOURCE_ROWS] = source_rows_finding(judged.values if judged else {}, takes_all)
         if ROW_COUNT in selected:
-            before = _run_before(context.instance, key, judged) if judged else None
+            before = _previous_run(context.instance, key, judged) if judged else None
             found[ROW_COUNT] = _row_count(judged, before, low, high)
         if judged is not None:
             found = {
@@ -196,7 +196,7 @@ def source_rows_finding(values: Mapping[str, Any], takes_all: bool) -> CheckFind
     )
 
 
-def _run_before(instance: DagsterInstance, key: AssetKey, judged: JudgedRun) -> JudgedRun | None:
+def _previous_run(instance: DagsterInstance, key: AssetKey, judged: JudgedRun) -> JudgedRun | None:
     """Return the run that left the previous version, among runs that recorded a row count.
 
     Concurrent runs do not always record their results in the order in which they commit.

@@ -36,10 +36,10 @@ from dagster_deltaweave.checks.check_definition import (
     invalid_checks,
 )
 from dagster_deltaweave.dagster_private import AssetCheckExecutionRecordStatus
-from dagster_deltaweave.io_manager import error_shown_first
+from dagster_deltaweave.io_manager import shows_errors_first
 from dagster_deltaweave.logs import last_change
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset
-from deltaweave._validation import counted
+from deltaweave._validation import counted, options_of
 from deltaweave.errors import TableNotFoundError
 from deltaweave.identifiers import RESERVED_PREFIX, column
 
@@ -78,8 +78,8 @@ def repeated_keys(
     snapshot = table.snapshot(version)
     rows = _rows_of(snapshot, snapshot.listed_files())
     null_counts = [F.count_if(column(name).isNull()).alias(_null_count(name)) for name in nulls]
-    of_key = [F.count("*").alias(_ROWS), *null_counts]
-    keys = grouped(rows, [column(name) for name in key], of_key)
+    aggregates = [F.count("*").alias(_ROWS), *null_counts]
+    keys = grouped(rows, [column(name) for name in key], aggregates)
     is_repeated = F.col(_ROWS) > 1
     for name in key:
         is_repeated = is_repeated & column(name).isNotNull()
@@ -341,7 +341,7 @@ def build_table_checks(  # noqa: PLR0913 - the public options
         FRESH: f"Rows changed within {changed_within}." if changed_within is not None else None,
     }
     specs = check_specs(checked.key, descriptions, blocking, arguments)
-    asked = _Asked(unique_key, no_nulls, whole_table, schema, more_columns, changed_within, sample)
+    asked = options_of(_Asked, locals())
 
     @multi_asset_check(
         specs=specs,
@@ -353,10 +353,11 @@ def build_table_checks(  # noqa: PLR0913 - the public options
         retry_policy=arguments.get("retry_policy"),
     )
     def checks(context: AssetCheckExecutionContext) -> Iterator[AssetCheckResult]:
-        with error_shown_first(context):
-            table = asset_table(context, checked)
-            found = asked.findings(context, checked_asset(context), table)
-        yield from check_results(context, found, severity)
+        yield from check_results(context, findings(context), severity)
+
+    @shows_errors_first
+    def findings(context: AssetCheckExecutionContext) -> dict[str, CheckFinding]:
+        return asked.findings(context, checked_asset(context), asset_table(context, checked))
 
     return checks
 

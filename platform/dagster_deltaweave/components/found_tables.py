@@ -19,8 +19,6 @@ from dagster import (
     Model,
     Resolvable,
     StateBackedComponent,
-    TableColumn,
-    TableColumnConstraints,
     TableSchema,
     scaffold_with,
 )
@@ -32,7 +30,7 @@ from dagster_deltaweave.components.table_component import AttributesScaffolder
 from dagster_deltaweave.dagster_private import TableMetadataSet, UriMetadataSet
 from dagster_deltaweave.logs import FoundTable, find_tables
 from dagster_deltaweave.storage import local_path, without_query
-from dagster_deltaweave.tables import problem_of_table_key
+from dagster_deltaweave.tables import problem_of_table_key, table_column
 from deltaweave._validation import check_given_location
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import table_name
@@ -193,7 +191,17 @@ def _spec(table: Mapping[str, Any], key_prefix: Sequence[str]) -> AssetSpec:
         **TableMetadataSet(
             column_schema=None
             if columns is None
-            else TableSchema(list(map(_table_column, columns))),
+            else TableSchema(
+                [
+                    table_column(
+                        each["name"],
+                        each["type"],
+                        each["description"],
+                        is_nullable=each["nullable"],
+                    )
+                    for each in columns
+                ]
+            ),
             table_name=_name_in_sql(location),
             storage_kind="deltalake",
         ),
@@ -205,15 +213,6 @@ def _spec(table: Mapping[str, Any], key_prefix: Sequence[str]) -> AssetSpec:
         description=table["description"],
         metadata=metadata,
         kinds=set(FOUND_KINDS),
-    )
-
-
-def _table_column(column: Mapping[str, Any]) -> TableColumn:
-    return TableColumn(
-        column["name"],
-        type=column["type"],
-        description=column["description"],
-        constraints=TableColumnConstraints(nullable=column["nullable"]),
     )
 
 

@@ -44,8 +44,8 @@ class TableChecksScaffolder(AttributesScaffolder):
 class _Blocking(NamedTuple):
     """Which checks of merges block, and which checks of rows: all, none, or those named."""
 
-    of_merges: bool | list[str]
-    of_rows: bool | list[str]
+    merges: bool | list[str]
+    rows: bool | list[str]
 
 
 @scaffold_with(TableChecksScaffolder)
@@ -147,13 +147,13 @@ class TableChecksComponent(Component, Resolvable, Model):
 
     def build_defs(self, context: ComponentLoadContext) -> Definitions:
         """Build the checks of each asset: one op for those of rows, one for those of merges."""
-        of_each = map(self.check_definitions, declared_assets(context, self.asset))
-        return Definitions(asset_checks=[each for checks in of_each for each in checks])
+        built = map(self.check_definitions, declared_assets(context, self.asset))
+        return Definitions(asset_checks=[each for checks in built for each in checks])
 
     def check_definitions(self, asset: AssetsDefinition) -> list[AssetChecksDefinition]:
         """Build the checks that the attributes declare for an asset."""
         severity = AssetCheckSeverity[self.severity.upper()]
-        of_merges, of_rows = self._blocking()
+        blocking = self._blocking()
         within, retry = self.changed_within, self.retry_policy
         arguments: dict[str, Any] = {
             "automation_condition": self.automation_condition,
@@ -173,7 +173,7 @@ class TableChecksComponent(Component, Resolvable, Model):
                     more_columns=self.more_columns,
                     changed_within=within.timedelta() if within else None,
                     sample=self.sample,
-                    blocking=of_rows,
+                    blocking=blocking.rows,
                     severity=severity,
                     io_manager_key=self.io_manager_key,
                     **arguments,
@@ -187,7 +187,7 @@ class TableChecksComponent(Component, Resolvable, Model):
                     source_rows=self.source_rows,
                     every_row=self.every_row,
                     row_count_change=None if change is None else (change.lowest, change.highest),
-                    blocking=of_merges,
+                    blocking=blocking.merges,
                     severity=severity,
                     **arguments,
                 )
@@ -205,10 +205,10 @@ class TableChecksComponent(Component, Resolvable, Model):
         if isinstance(self.blocking, bool):
             return _Blocking(self.blocking, self.blocking)
         # A name of a check that is not asked for is left to those that are, which refuse it.
-        of_merges = [
+        merges = [
             name
             for name in self.blocking
             if not self._checks_rows() or (name in CHECKS_OF_MERGES and self._checks_merges())
         ]
-        of_rows = [name for name in self.blocking if name not in of_merges]
-        return _Blocking(of_merges, of_rows)
+        rows = [name for name in self.blocking if name not in merges]
+        return _Blocking(merges, rows)

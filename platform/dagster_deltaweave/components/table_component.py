@@ -103,12 +103,6 @@ def inputs_of_source(source: Source) -> Mapping[str, AssetIn] | None:
     }
 
 
-def resources_of_source(source: Source) -> set[str]:
-    """Return the resources that the source takes from the context."""
-    # A function names the resources that it needs as its parameters.
-    return set() if isinstance(source, FunctionSource) else {_SPARK}
-
-
 def function_of_source(source: Source) -> Callable[..., Any]:
     """Build the asset's function, which returns the changes."""
     if isinstance(source, FunctionSource):
@@ -215,7 +209,10 @@ class TableComponent(Component, Resolvable, Model):
             "tags": {k: v for k, v in spec.tags.items() if not k.startswith("dagster/kind/")},
             "code_version": spec.code_version,
             "io_manager_key": self.io_manager_key,
-            "required_resource_keys": resources_of_source(self.source),
+            # A function names the resources that it needs as its parameters.
+            "required_resource_keys": (
+                set() if isinstance(self.source, FunctionSource) else {_SPARK}
+            ),
         }
         return {
             "name": spec.key.path[-1],

@@ -1,7 +1,7 @@
 """The IO manager: it stores outputs in Delta tables and loads tables as inputs.
 
 - `delta_io_manager`: `SparkDeltaIOManager`, which Dagster calls, `DeltaTableResource`, and the
-  outputs of ops that are no assets.
+  outputs of ops that are not assets.
 - `loading`: loads the inputs of assets, with the columns and the version that they ask for.
 - `frames`: converts between Spark, pandas, Polars, Arrow, and further types, which users add.
 - `step_attempts`: which errors start the step again; it waits before its inputs are loaded.
@@ -25,6 +25,7 @@ from dagster_deltaweave.io_manager.output import Recording
 from dagster_deltaweave.io_manager.step_attempts import (
     error_shown_first,
     retry_run_if_transient,
+    shows_errors_first,
     wait_of_step,
 )
 
@@ -38,5 +39,6 @@ __all__ = [
     "error_shown_first",
     "observe_pending",
     "retry_run_if_transient",
+    "shows_errors_first",
     "wait_of_step",
 ]

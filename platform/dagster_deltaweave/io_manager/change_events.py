@@ -1,6 +1,6 @@
 """Appends to the changeset of a merge-on-read table: a batch, or the batches of a stream.
 
-A stream runs until it has drained its source, or for a time, and is observed meanwhile.
+A stream runs until it has drained its source, or for a time, and is observed while it runs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dagster import (
     AssetKey,
@@ -23,18 +23,24 @@ from dagster_deltaweave.dagster_private import DATA_VERSION_TAG
 from dagster_deltaweave.io_manager.output import Output, Stored
 from dagster_deltaweave.io_manager.transaction_ids import first_attempt
 from dagster_deltaweave.logs import batches_after, number_metadata, pending_changes
-from dagster_deltaweave.metadata import record_data_version, warnings_metadata
+from dagster_deltaweave.metadata import (
+    data_version_of,
+    newest_materialization,
+    record_data_version,
+    warnings_metadata,
+)
 from dagster_deltaweave.tables import (
     MergeOnReadLocations,
     merge_on_read_locations,
     open_merge_on_read,
 )
 from deltaweave.changes.delivery import num_rescued
+from deltaweave.delta.commit import TransactionId
 from deltaweave.delta.jvm import translated
-from deltaweave.errors import DeltaweaveError, SourceError
+from deltaweave.errors import DeltaweaveError
 
 if TYPE_CHECKING:
-    from dagster import DagsterLogManager, OutputContext
+    from dagster import AssetExecutionContext, OutputContext
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -155,22 +161,15 @@ class _Progress:
 RESCUED_EVENTS = "changes/rescued_events"
 
 
-class Recorder(Protocol):
-    """The context of an asset's output or of its function: it takes events and has a log."""
-
-    @property
-    def log(self) -> DagsterLogManager:
-        """The run's log."""
-
-    def log_event(self, event: AssetObservation | AssetMaterialization) -> None:
-        """Record an event."""
+Recorder: TypeAlias = "OutputContext | AssetExecutionContext"
+"""The context of an asset's output, or of its function."""
 
 
 def append(declaration: MergeOnReadDeclaration, output: Output, ids: RunIds) -> Stored:
-    """Append the events; of a stream all that are available now, or as long as the run's tag says.
+    """Append the events: a batch, or what a stream gives for as long as the run's tag says.
 
-    A batch without a transaction id gets the run's: a retried run does not append again what its
-    first attempt did.
+    A batch without a transaction id gets the run's, so that a retried run does not append again
+    what its first attempt did.
     """
     context = output.context
     table = open_merge_on_read(output.tables, declaration)
@@ -181,9 +180,11 @@ def append(declaration: MergeOnReadDeclaration, output: Output, ids: RunIds) -> 
     else:
         step = context.step_context
         run_id = first_attempt(step.instance, step.dagster_run)
-        applied = ids.single or (f"deltaweave/run/{run_id}", 0)
+        applied = ids.single or TransactionId(f"deltaweave/run/{run_id}", 0)
         if table.append(output.rows, applied=applied) is None:
-            context.log.info("Nothing is appended: there is no event, or the batch was before.")
+            context.log.info(
+                "Nothing is appended: there is no event, or the batch was appended before."
+            )
 
     def record() -> dict[str, Any]:
         newest = table.newest_batch()
@@ -208,10 +209,10 @@ def append_stream(
     events: DataFrame,
     run: StreamRun,
 ) -> None:
-    """Append a stream's batches, observe it, and materialize what others wait for meanwhile."""
+    """Append a stream's batches, observe it, and materialize the assets while it runs."""
     name = declaration.changes.to_user_string()
     query = table.ingest(events, name=name, checkpoint=at.checkpoint, every=run.every)
-    # Not only what this run appends: one that was killed appended without a report.
+    # What a killed run appended and did not report counts as new, too.
     reported = last_report(context, declaration.changes)
 
     def observe(progress: dict[str, int | float | None], is_last: bool) -> None:
@@ -230,11 +231,11 @@ def append_stream(
         context.log_event(AssetObservation(declaration.changes, description, metadata))
         newest = table.newest_batch()
         newer = reported.with_batch(newest, metadata)
-        # What the run's end materializes is not materialized here.
+        # At the end of the run, Dagster itself materializes the asset.
         if not is_last and newer != reported:
-            # Events that are put aside are no batch, and change nothing for the view's readers.
-            of_view = [declaration.view] if newest != reported.batch else []
-            _materialize_now(context, [declaration.changes, *of_view], newest, metadata)
+            # Events that are put aside are not a batch, and the view's rows stay the same.
+            changed_view = [declaration.view] if newest != reported.batch else []
+            _materialize_now(context, [declaration.changes, *changed_view], newest, metadata)
             reported = newer
 
     run_stream(query, run, observe, table=at.changes)
@@ -255,13 +256,9 @@ class Reported:
 
 def last_report(context: OutputContext, key: AssetKey) -> Reported:
     """Return what the asset's newest materialization recorded."""
-    event = context.step_context.instance.get_latest_materialization_event(key)
-    made = event.asset_materialization if event else None
-    if made is None:
-        return Reported(None, 0)
-    batch = (made.tags or {}).get(DATA_VERSION_TAG, "")
-    waiting = _int_of(made.metadata.get(RESCUED_EVENTS))
-    return Reported(int(batch) if batch.isdecimal() else None, waiting or 0)
+    made = newest_materialization(context.step_context.instance, key)
+    waiting = _int_of(made.metadata.get(RESCUED_EVENTS)) if made else None
+    return Reported(data_version_of(made), waiting or 0)
 
 
 def _int_of(entry: Any) -> int | None:
@@ -271,7 +268,7 @@ def _int_of(entry: Any) -> int | None:
 def _materialize_now(
     context: Recorder, keys: Sequence[AssetKey], batch: int, metadata: Mapping[str, Any]
 ) -> None:
-    """Materialize assets while the run lasts, which may be without end: others wait for them."""
+    """Materialize assets before the run ends, which it may never do, for those that wait."""
     for key in keys:
         context.log_event(
             AssetMaterialization(
@@ -295,38 +292,44 @@ def observe_pending(
 
 def pending_metadata(context: Recorder, at: MergeOnReadLocations) -> dict[str, Any]:
     """Return the pending changes as flat metadata; empty if the logs cannot be read."""
-    try:
+
+    def read() -> Mapping[str, Any]:
         pending = pending_changes(at)
-    except SourceError as error:
-        # The rows are committed, so an error in what is only displayed must not fail the run.
-        context.log.warning(f"The pending changes are left out of the metadata: {error}")
-        return {}
-    return dict(pending.metadata()) if pending else {}
+        return pending.metadata() if pending else {}
+
+    return _displayed(context, read, "The pending changes are left out of the metadata")
 
 
 def rescued_metadata(context: Recorder, table: Table, rescued: str | bool) -> dict[str, Any]:
     """Return how many events of a table wait to be corrected, as metadata; empty if none can."""
-    try:
-        count = num_rescued(table, rescued)
-    except DeltaweaveError as error:
-        # The rows are committed, so an error in what is only displayed must not fail the run.
-        context.log.warning(f"The number of events put aside is left out: {error}")
-        return {}
-    return dict(number_metadata({RESCUED_EVENTS: count}))
+    return _displayed(
+        context,
+        lambda: number_metadata({RESCUED_EVENTS: num_rescued(table, rescued)}),
+        "The number of events put aside is left out",
+    )
 
 
 def _appended_metadata(context: Recorder, at: MergeOnReadLocations, before: int) -> dict[str, Any]:
-    try:
+    def read() -> Mapping[str, Any]:
         appended = batches_after(at, before)
-    except SourceError as error:
-        context.log.warning(f"The appended batch is left out of the metadata: {error}")
-        return {}
-    return dict(
-        number_metadata(
+        return number_metadata(
             {
                 "changes/appended_batches": appended.batches,
                 "changes/appended_rows": appended.rows,
                 "changes/appended_bytes": appended.size_in_bytes,
             }
         )
-    )
+
+    return _displayed(context, read, "The appended batch is left out of the metadata")
+
+
+def _displayed(
+    context: Recorder, read: Callable[[], Mapping[str, Any]], problem: str
+) -> dict[str, Any]:
+    """Read metadata; if that fails, warn of the problem and return none."""
+    try:
+        return dict(read())
+    except DeltaweaveError as error:
+        # The rows are committed, so an error in what is only displayed must not fail the run.
+        context.log.warning(f"{problem}: {error}")
+        return {}

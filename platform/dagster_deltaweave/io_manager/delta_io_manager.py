@@ -66,10 +66,10 @@ if TYPE_CHECKING:
 
 
 class OpOutputs:
-    """Keeps the outputs of ops that are no assets, in files, as Dagster's default IO manager does.
+    """Keeps the outputs of ops that are not assets, in files, as Dagster's default IO manager does.
 
-    A DataFrame of Spark cannot be written to such a file: it stays in the run's process, and so
-    does a list, tuple or dict with one.
+    A Spark DataFrame cannot be written to such a file: it stays in the run's process, and so does a
+    list, tuple or dict with one.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class OpOutputs:
     def keep(self, context: OutputContext, value: object) -> None:
         """Keep an op's output for the ops that take it."""
         output = tuple(context.get_identifier())
-        # Whatever an earlier attempt of the op returned, in a file or not, is over.
+        # Drop what an earlier attempt of the op returned, in a file or not.
         self._frames.pop(output, None)
         if _has_frame(value):
             self._frames[output] = value
@@ -99,7 +99,7 @@ class OpOutputs:
             return ()
         try:
             own, key = context.step_context.node_handle.path, _output_key(output)
-        except DagsterInvariantViolationError:  # no step of this run, or none at all: a notebook
+        except DagsterInvariantViolationError:  # no step of this run, or no run at all
             return ()
         if len(own) == 1 or key[1].split(".")[0] != own[0]:
             return ()
@@ -163,8 +163,8 @@ class SparkDeltaIOManager(ConfigurableIOManager):
     applied. For other assets the metadata `deltaweave/write` says how it is written: `append`,
     `overwrite`, `replace_where` or `merge`; without it, `mode` does. If the asset is partitioned,
     all but `append` write only the run's partitions, by `partition_expr`, and are refused without
-    it. Of an asset without that metadata, an output's own metadata `mode` says it for one run.
-    Outputs of ops that are no assets are kept as Dagster's default IO manager does.
+    it. For an asset without that metadata, an output's own metadata `mode` decides for one run.
+    Outputs of ops that are not assets are kept as by Dagster's default IO manager.
 
     A table that does not exist is created first. If the output is None, nothing is written, and the
     log and the metadata say so; a partition of None, or that is left out, keeps its rows. In a full
@@ -189,8 +189,8 @@ class SparkDeltaIOManager(ConfigurableIOManager):
     version of the table that it reads.
 
     The tags of a run change how it writes, for this run alone: `deltaweave/schema_policy`,
-    `deltaweave/retries`, `deltaweave/explain` and `deltaweave/order_wait_seconds`. What makes no
-    sense is refused before anything is written.
+    `deltaweave/retries`, `deltaweave/explain` and `deltaweave/order_wait_seconds`. Invalid values
+    are refused before anything is written.
 
     The assets of a merge-on-read table are loaded as its rows with all changes, its base, or its
     change events. For the first, `deltaweave/where` in the input's metadata is a condition of keys.
@@ -297,7 +297,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         value = without_empty_partitions(obj, partitions)
         if value is None:
             if declaration_of(context) is not None:
-                self._run_options(context)  # refuses tags that are wrong
+                self._run_options(context)  # refuses invalid tags
             store_nothing(context, self.locator)
             return
         options = self._run_options(context)
@@ -310,8 +310,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
             changes=changes,
             rows=changes.rows,
             partitions=partitions,
-            explain=options.explain,
-            wait_seconds=options.wait_seconds,
+            options=options,
         )
         with (
             retry_run_if_transient(target.declaration.retries, context),

@@ -2,13 +2,11 @@
 
 Outputs of several partitions become one DataFrame. Users add further types by a `TypeHandler`.
 
-It imports pandas and Arrow only for values or annotations of their types. It never imports Polars,
-which is optional, but uses it if the deployment has imported it.
+pandas, Arrow and Polars, which is optional, are imported only for values or inputs of their types.
 """
 
 from __future__ import annotations
 
-import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -88,54 +86,45 @@ def _polars_to_arrow(rows: Any) -> Any:
 
 def as_annotated(rows: DataFrame, annotation: Any, *, what: str) -> Any:
     """Convert rows to the type that the input is annotated with; else to a lazy DataFrame."""
-    if annotation in (Any, object, None) or annotation is DataFrame:
-        return rows
-    for is_it, converted in _CONVERSIONS:
-        if is_it(annotation):
-            return converted(rows, annotation)
-    raise SourceError(
-        f"the input {what} is annotated {getattr(annotation, '__name__', annotation)}, which no "
-        "table is loaded as.",
-        operation="READ",
-        hint=f"The supported types are {KNOWN}.",
+    # DataFrame or a parent of it: Spark has classic and Connect subclasses.
+    is_frame = isinstance(annotation, type) and (
+        issubclass(DataFrame, annotation) or issubclass(annotation, DataFrame)
     )
-
-
-def _is_in(module: str, *names: str) -> Callable[[Any], bool]:
-    """Return whether a type is from a module; no value has types of a module not imported."""
-
-    def is_it(annotation: Any) -> bool:
-        loaded = sys.modules.get(module)
-        return loaded is not None and any(
-            annotation is getattr(loaded, name, None) for name in names
+    if is_frame or annotation in (Any, None):
+        return rows
+    name = getattr(annotation, "__name__", annotation)
+    package = str(getattr(annotation, "__module__", "")).split(".")[0]
+    convert = _CONVERSIONS.get(f"{package}.{name}")
+    if convert is None:
+        raise SourceError(
+            f"the input {what} is annotated {name}, which no table is loaded as.",
+            operation="READ",
+            hint=f"The supported types are {KNOWN}.",
         )
+    return convert(rows)
 
-    return is_it
 
-
-def _to_pandas(rows: DataFrame, _: Any) -> Any:
+def _to_pandas(rows: DataFrame) -> Any:
     with warnings.catch_warnings():
-        # pyspark warns of an error, with Java's stack trace, and raises it, too.
+        # pyspark would also show the error that it raises as a warning, with Java's stack trace.
         warnings.filterwarnings("ignore", "toPandas attempted Arrow optimization")
         return rows.toPandas()
 
 
-def _to_polars(rows: DataFrame, annotation: Any) -> Any:
+def _to_polars(rows: DataFrame) -> Any:
     import polars as pl
 
-    frame = pl.DataFrame(rows.toArrow())
-    return frame.lazy() if annotation is pl.LazyFrame else frame
+    return pl.DataFrame(rows.toArrow())
 
 
-_CONVERSIONS: tuple[tuple[Callable[[Any], bool], Callable[[DataFrame, Any], Any]], ...] = (
-    # DataFrame or a parent of it: Spark has classic and Connect subclasses.
-    (lambda kind: isinstance(kind, type) and issubclass(DataFrame, kind), lambda rows, _: rows),
-    (lambda kind: isinstance(kind, type) and issubclass(kind, DataFrame), lambda rows, _: rows),
-    (_is_in("pandas", "DataFrame"), _to_pandas),
-    (_is_in("pyarrow", "Table"), lambda rows, _: rows.toArrow()),
-    (_is_in("pyarrow", "RecordBatchReader"), lambda rows, _: rows.toArrow().to_reader()),
-    (_is_in("polars", "DataFrame", "LazyFrame"), _to_polars),
-)
+_CONVERSIONS: Mapping[str, Callable[[DataFrame], Any]] = {
+    "pandas.DataFrame": _to_pandas,
+    "pyarrow.Table": lambda rows: rows.toArrow(),
+    "pyarrow.RecordBatchReader": lambda rows: rows.toArrow().to_reader(),
+    "polars.DataFrame": _to_polars,
+    "polars.LazyFrame": lambda rows: _to_polars(rows).lazy(),
+}
+"""Type of an annotation, by its package and name, to the conversion."""
 
 
 ToRows: TypeAlias = "Callable[[Any], DataFrame | None]"
@@ -145,7 +134,7 @@ ToRows: TypeAlias = "Callable[[Any], DataFrame | None]"
 def without_empty_partitions(output: Any, partitions: Sequence[str]) -> Any:
     """Drop the partitions for which the output has None; return None if it has no others.
 
-    An empty dict is no output of a run without partitions, and is refused as such.
+    In a run without partitions, an empty dict stays as it is, and is refused later.
     """
     if not isinstance(output, Mapping) or not (output or partitions):
         return output
@@ -219,7 +208,7 @@ def _check_partitions(
 
 
 def _alike(one: DataType, other: DataType) -> bool:
-    """Return whether two types are the same; one of nulls alone is like any."""
+    """Return whether two types are the same; that of nulls alone fits every type."""
     is_same = one.simpleString() == other.simpleString()
     return is_same or isinstance(one, NullType) or isinstance(other, NullType)
 

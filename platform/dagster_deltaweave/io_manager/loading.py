@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
 from dagster import (
@@ -19,13 +18,12 @@ from dagster import (
 )
 from pyspark.sql.types import StructType
 
-from dagster_deltaweave.dagster_private import DATA_VERSION_TAG
 from dagster_deltaweave.io_manager.frames import TypeHandler, as_annotated, handler_of_type
+from dagster_deltaweave.io_manager.target_table import name_folding
 from dagster_deltaweave.io_manager.transaction_ids import applied_version
-from dagster_deltaweave.metadata import TABLE_ID
+from dagster_deltaweave.metadata import TABLE_ID, data_version_of, newest_materialization
 from dagster_deltaweave.partitions import NO_ROW_PREDICATE, is_refresh, partition_predicate
 from dagster_deltaweave.tables import (
-    PARTITION_EXPR,
     READ_CHANGED,
     READ_METADATA_KEY,
     READ_TOUCHED,
@@ -33,7 +31,9 @@ from dagster_deltaweave.tables import (
     TableDeclaration,
     TableLocation,
     TableLocator,
+    entry_value,
     load_merge_on_read,
+    partition_expr_in,
     table_location,
 )
 from deltaweave.changes.table_columns import declared_columns
@@ -83,11 +83,9 @@ class InputOptions:
         """Select the columns that are asked for."""
         if self.columns is None:
             return rows
-        is_exact = rows.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true"
-        known = set(rows.columns) if is_exact else {name.lower() for name in rows.columns}
-        missing = [
-            name for name in self.columns if (name if is_exact else name.lower()) not in known
-        ]
+        folded = name_folding(rows.sparkSession)
+        known = set(map(folded, rows.columns))
+        missing = [name for name in self.columns if folded(name) not in known]
         if missing:
             raise self._input_error(
                 f"the table lacks the columns {', '.join(missing)}",
@@ -108,10 +106,7 @@ class InputOptions:
 def input_options(metadata: Mapping[str, Any], name: str, table: str) -> InputOptions:
     """Read the options in the metadata of an input."""
     asked = InputOptions(name, table)
-    columns, version = (
-        _plain_option(metadata.get(COLUMNS)),
-        _plain_option(metadata.get(READ_VERSION)),
-    )
+    columns, version = (entry_value(metadata, key) for key in (COLUMNS, READ_VERSION))
     if columns is not None and (
         not isinstance(columns, (list, tuple))
         or not columns
@@ -129,10 +124,6 @@ def input_options(metadata: Mapping[str, Any], name: str, table: str) -> InputOp
     return InputOptions(name, table, None if columns is None else tuple(columns), version)
 
 
-def _plain_option(value: Any) -> Any:
-    return getattr(value, "value", value)  # of a MetadataValue
-
-
 def load_input(context: InputContext, tables: TableLocator, handlers: Sequence[TypeHandler]) -> Any:
     """Load the rows that an input asks for: a table, partitions of it, or its changes."""
     upstream = context.upstream_output
@@ -146,7 +137,7 @@ def load_input(context: InputContext, tables: TableLocator, handlers: Sequence[T
     if rows is not None:
         typing_type = context.dagster_type.typing_type
         rows, handler = asked.select(rows), handler_of_type(handlers, typing_type)
-        # Only here are rows of another type than Spark's computed.
+        # Inputs of other types than Spark's are computed here.
         with translated(table.path_or_name, operation="READ", otherwise=SourceError):
             if handler is not None:
                 return handler.load_input(context, rows)
@@ -163,35 +154,24 @@ def load_input(context: InputContext, tables: TableLocator, handlers: Sequence[T
     return _unapplied(context, tables, table, read)
 
 
-@singledispatch
 def _input_rows(
     location: TableLocation,
-    context: InputContext,
-    tables: TableLocator,  # noqa: ARG001 - each kind of declaration gets the same arguments
-    table: Table,
-    asked: InputOptions,
-) -> DataFrame | None:
-    """Return the rows of a table that an input asks for; None for an input of changes."""
-    if (context.definition_metadata or {}).get(READ_METADATA_KEY) is not None:
-        return None
-    rows = _missing_table(context, table, location, asked.version)
-    return _partitions_of(context, table, asked.version) if rows is None else rows
-
-
-@_input_rows.register(MergeOnReadDeclaration)
-def _rows_merged_on_read(
-    location: MergeOnReadDeclaration,
     context: InputContext,
     tables: TableLocator,
     table: Table,
     asked: InputOptions,
 ) -> DataFrame | None:
-    if location.part == "changes":
-        return _input_rows.dispatch(TableLocation)(location, context, tables, table, asked)
-    replace(asked, columns=None).refuse_if_given(
-        "rows that are merged on read are those of two tables"
-    )
-    return load_merge_on_read(tables, location, context.definition_metadata or {})
+    """Return the rows of a table that an input asks for; None for an input of changes."""
+    metadata = context.definition_metadata or {}
+    if isinstance(location, MergeOnReadDeclaration) and location.part != "changes":
+        replace(asked, columns=None).refuse_if_given(
+            "rows that are merged on read are those of two tables"
+        )
+        return load_merge_on_read(tables, location, metadata)
+    if metadata.get(READ_METADATA_KEY) is not None:
+        return None
+    rows = _missing_table(context, table, location, asked.version)
+    return _partitions_of(context, table, asked.version) if rows is None else rows
 
 
 def _unapplied(
@@ -261,7 +241,8 @@ def _missing_table(
     """Return no rows for a table that need not exist yet; None for any other table.
 
     An asset that reads its own earlier partitions finds none before its first run, and an asset
-    that declares its columns need not have run. A table that a run recorded is one that was lost.
+    that declares its columns need not have run. A table that a run recorded was lost: reading it
+    is an error.
     """
     if version is not None or table.exists() or _was_recorded(context):
         return None
@@ -281,25 +262,21 @@ def _missing_table(
 
 def _was_recorded(context: InputContext) -> bool:
     """Return whether the newest materialization of the asset had a table."""
-    event = context.step_context.instance.get_latest_materialization_event(context.asset_key)
-    made = None if event is None else event.asset_materialization
-    if made is None:
-        return False
-    return TABLE_ID in made.metadata or (made.tags or {}).get(DATA_VERSION_TAG, "").isdecimal()
+    made = newest_materialization(context.step_context.instance, context.asset_key)
+    return made is not None and (TABLE_ID in made.metadata or data_version_of(made) is not None)
 
 
 def _partitions_of(context: InputContext, table: Table, version: int | None) -> DataFrame:
-    """Return the rows of the run's partitions; all rows if partitions are no parts of the table."""
+    """Return the rows of the run's partitions, or all if partitions are not parts of the table."""
     rows, upstream = table.read(version), context.upstream_output
-    metadata = (upstream.definition_metadata if upstream else None) or {}
-    expression = metadata.get(PARTITION_EXPR)
+    expression = partition_expr_in((upstream.definition_metadata if upstream else None) or {})
     if expression is None or not context.has_asset_partitions:
         return rows
     downstream = _downstream(context)
     if downstream is not None and downstream.partitions_def is None:
         mapping = downstream.get_partition_mapping_for_dep(context.asset_key)
         if mapping is None or isinstance(mapping, AllPartitionMapping):
-            return rows  # all of the table, also rows of no partition
+            return rows  # the whole table, also rows of no partition
     keys = context.asset_partition_keys
     if not keys:
         # The partition mapping may give none, e.g. for the first partition of one with an offset.
@@ -308,7 +285,7 @@ def _partitions_of(context: InputContext, table: Table, version: int | None) -> 
     predicate = partition_predicate(
         context.asset_partitions_def,
         keys,
-        getattr(expression, "value", expression),
+        expression,
         table=table.path_or_name,
         rows=rows,
     )

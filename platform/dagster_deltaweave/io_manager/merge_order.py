@@ -1,14 +1,14 @@
 """Merges of partitions in order: an older one never overwrites what a newer one wrote.
 
-A merge records its partitions as application ids, whose version orders them, and one of the asset:
-the lease, which must still hold at the commit. `docs/internals/outputs.md` says for which runs a
-run waits: before the asset's function by retries of its step, after it in the step.
+A merge commits an application id for each of its partitions, whose version orders them, and one
+for the asset: the lease, which must still hold at the commit. `docs/internals/outputs.md` says for
+which runs a run waits: before the asset's function by retries of its step, after it in the step.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -37,7 +37,8 @@ from dagster_deltaweave.partitions import (
     backfills_in_progress,
     by_run,
     is_under_way,
-    left_to_backfill,
+    left_of_assets,
+    left_of_job,
     newest_first,
     output_is_full_refresh,
     output_partition_keys,
@@ -46,7 +47,6 @@ from dagster_deltaweave.partitions import (
     planned_assets,
     unmerged_attempts,
 )
-from dagster_deltaweave.tables import MergeDeclaration
 from deltaweave import Lease
 from deltaweave.changes.restores import LogOf
 from deltaweave.delta.commit import is_unwritten
@@ -64,7 +64,7 @@ _QUEUED = (DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED)
 _FAILED_STATUSES = (DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
 QUEUED_SECONDS = 60
 _MOST_RELEASED = 20
-# The daemon writes after each 25 runs for which partitions it has made some.
+# The daemon records its progress after each 25 runs; the newest runs may be ahead of the record.
 _MADE_LOOKED_AT = 200
 SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 15.0  # in the step
 SHORTEST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 5.0, 60.0
@@ -123,7 +123,7 @@ class EarlierRuns:
         was asked, and only if an older partition is not materialized.
         """
         step, awaited = self.context.step_context, None
-        # No policy of the asset counts how often it was tried.
+        # A retry policy of the asset would count the attempts that wait.
         is_tried_again = not (has_rows or step.retry_mode.disabled or step.op_retry_policy)
         with ExitStack() as without_slot:
             while attempts := self._attempts(newest_merged):
@@ -182,7 +182,7 @@ class EarlierRuns:
     def _attempts(self, newest_merged: Callable[[], str | None]) -> list[_Attempt]:
         """Return the runs of older partitions that must still be merged, oldest first."""
         own = self.positions(self._oldest_own)
-        # Before the runs: a partition whose run is made meanwhile is then found twice.
+        # Before the runs: a partition whose run is made in between is found twice, not missed.
         left = self._left_to_backfills()
         older = [each for each in self._unmerged() if each[0] < own]
         if not older and not left:
@@ -192,7 +192,7 @@ class EarlierRuns:
         known = {key: run for at, key, run in older if after is None or at >= after}
         found = {**left, **self._attempts_of_runs(known, newest, awaited=left)}
         positioned = [(self.positions(key), key) for key in found]
-        # A dynamic partition that was deleted meanwhile has no position.
+        # A dynamic partition that has just been deleted has no position.
         existing = [(at, key) for at, key in positioned if at is not None]
         return [found[key] for at, key in sorted(existing) if after is None or at >= after]
 
@@ -228,11 +228,11 @@ class EarlierRuns:
         }
 
     def _left_to_backfills(self) -> dict[str, _Attempt]:
-        """Return what backfills in progress have still to run of older partitions."""
+        """Return the older partitions for which backfills in progress have still to make runs."""
         own, found = self.positions(self._oldest_own), dict[str, _Attempt]()
         left: dict[tuple[str, str], None] = {}
         for backfill in backfills_in_progress(self._instance):
-            for each in left_to_backfill(backfill, self.context.asset_key, self._materializes):
+            for each in self._left_to(backfill):
                 at = None if each in self.partitions else self.positions(each)
                 if at is not None and at < own:
                     left[backfill.backfill_id, each] = None
@@ -242,6 +242,13 @@ class EarlierRuns:
             if run is None or run.status not in FINISHED_STATUSES:
                 found[each] = _Attempt(each, run, is_under_way=True, backfill=backfill_id)
         return found
+
+    def _left_to(self, backfill: PartitionBackfill) -> Iterable[str]:
+        """Return the asset's partitions for which a backfill has still to make runs."""
+        if backfill.asset_backfill_data is not None:
+            return left_of_assets(backfill.asset_backfill_data, self.context.asset_key)
+        is_of_job = not backfill.is_asset_backfill and self._materializes(backfill)
+        return left_of_job(backfill) if is_of_job else ()
 
     def _made_by_backfills(self, backfills: Collection[str]) -> dict[tuple[str, str], DagsterRun]:
         """Return the newest runs that backfills have made already, by backfill and partition.
@@ -268,7 +275,7 @@ class EarlierRuns:
         if own is not None and origin is not None:
             location = origin.repository_origin.code_location_origin
             if own.location_name != location.location_name:
-                return False  # which may have jobs of the same name
+                return False  # another code location may have a job of the same name
         job = backfill.job_name
         return job is not None and (job == self._run.job_name or self._has_job(job))
 
@@ -289,9 +296,10 @@ class EarlierRuns:
             return {}
         asset, definition = self.context.asset_key, self.context.asset_partitions_def
         partitions = {each.partition for each in ended}
+        unfinished = RunsFilter(statuses=list(NOT_FINISHED_STATUSES))
         return {
             partition: _Attempt(partition, run, is_under_way=True)
-            for run in _runs_of(self._instance, statuses=list(NOT_FINISHED_STATUSES))
+            for run in self._instance.get_runs(unfinished)
             for partition in partitions_of_run(run, definition, self._instance)
             if partition in partitions and asset in planned_assets(self._instance, run)
         }
@@ -313,13 +321,13 @@ class EarlierRuns:
             text = f"waits for {awaited};"
             earlier = [wait.at for wait in waits_of_step(self.context) if text in wait.text]
             self._since[awaited] = min(earlier, default=time.time())
-            of = (
+            what = (
                 f"run {oldest.run.run_id} of"
                 if oldest.run
                 else f"backfill {oldest.backfill} to run"
             )
             self.context.log.info(
-                f"This run waits for {of} partition {oldest.partition}, "
+                f"This run waits for {what} partition {oldest.partition}, "
                 f"which is older and is to be merged before {self._oldest_own}."
             )
             if not earlier:
@@ -353,23 +361,23 @@ class EarlierRuns:
         """
         if not (oldest.is_queued or (oldest.run is None and self._is_held(oldest.backfill))):
             return False
-        own, started = self.positions(self._oldest_own), [DagsterRunStatus.STARTED]
+        own = self.positions(self._oldest_own)
         newer = [run_id for position, _, run_id in self._unmerged() if position > own]
-        return not (newer and _runs_of(self._instance, run_ids=newer, statuses=started))
+        running = RunsFilter(run_ids=newer, statuses=[DagsterRunStatus.STARTED])
+        return not (newer and self._instance.get_runs(running))
 
     def _is_held(self, backfill: str) -> bool:
         """Return whether runs in the queue keep a backfill from making the awaited run.
 
-        They do if none of its runs goes on that could lead to it. Runs that wait, as this one does,
-        lead to nothing.
+        They do if all of its unfinished runs are queued, except those that wait as this run does.
         """
         statuses = [*_QUEUED, DagsterRunStatus.STARTING, DagsterRunStatus.STARTED]
-        of_it = RunsFilter(statuses=statuses, tags={BACKFILL_ID_TAG: backfill})
-        leading = [run for run in self._instance.get_runs(of_it) if not self._waits_too(run)]
+        wanted = RunsFilter(statuses=statuses, tags={BACKFILL_ID_TAG: backfill})
+        leading = [run for run in self._instance.get_runs(wanted) if not self._waits_too(run)]
         return bool(leading) and all(run.status in _QUEUED for run in leading)
 
     def _waits_too(self, run: DagsterRun) -> bool:
-        """Return whether a run merges none but this partition and newer ones of the asset."""
+        """Return whether a run merges this run's partitions of the asset or newer ones alone."""
         if run.asset_selection is not None and self.context.asset_key not in run.asset_selection:
             return False
         own, definition = self.positions(self._oldest_own), self.context.asset_partitions_def
@@ -388,15 +396,15 @@ class EarlierRuns:
             priority += 1
             self._instance.add_run_tags(run.run_id, {PRIORITY_TAG: str(priority)})
 
-    def _out_of_order_error(self, of: _Attempt, problem: str, hint: str) -> OutOfOrderError:
-        # So a sensor does not take this run for one that failed by itself.
+    def _out_of_order_error(self, older: _Attempt, problem: str, hint: str) -> OutOfOrderError:
+        # A sensor then sees that this run failed because of another one.
         self._instance.add_run_tags(
-            self._run.run_id, {WAITED_TAG: by_run(self._run.run_id, of.partition)}
+            self._run.run_id, {WAITED_TAG: by_run(self._run.run_id, older.partition)}
         )
         return OutOfOrderError(
-            f"partition {of.partition}, which is older than {self._oldest_own}, {problem}.",
+            f"partition {older.partition}, which is older than {self._oldest_own}, {problem}.",
             partition=self._oldest_own,
-            others=[of.partition],
+            others=[older.partition],
             table=self.table,
             version=None,
             hint=hint,
@@ -406,10 +414,6 @@ class EarlierRuns:
 def _priority(run: DagsterRun) -> int:
     text = run.tags.get(PRIORITY_TAG, "0")
     return int(text) if text.lstrip("-").isdigit() else 0
-
-
-def _runs_of(instance: DagsterInstance, **wanted: Any) -> Sequence[DagsterRun]:
-    return instance.get_runs(RunsFilter(**wanted))
 
 
 @contextmanager
@@ -504,7 +508,7 @@ def lease_of_run(output: Output) -> Lease | None:
     merged, is_any = None, _is_any(context)
     if not is_any:
         name = table.path_or_name
-        earlier = EarlierRuns(context, name, partitions, positions, output.wait_seconds)
+        earlier = EarlierRuns(context, name, partitions, positions, output.options.wait_seconds)
         merged = _wait(earlier, table, has_rows=True)
     merged = merged or MergedPartitions.of(context.asset_key, table, positions)
     if not is_any:
@@ -515,7 +519,7 @@ def lease_of_run(output: Output) -> Lease | None:
 def wait_before_function(
     context: OutputContext, tables: TableLocator, options: RunOptions, *, has_inputs: bool
 ) -> None:
-    """Wait for older partitions already before the asset's function is called.
+    """Wait for older partitions before the asset's function is called.
 
     A run out of order is not refused yet: its function may return None.
     """
@@ -564,12 +568,12 @@ def order_of_refresh(output: Output, *, is_of_all: bool) -> Mapping[str, int]:
 def _positions(
     context: OutputContext, declaration: TableDeclaration, partitions: Sequence[str]
 ) -> Positions | None:
-    if not (isinstance(declaration, MergeDeclaration) and declaration.needs_order and partitions):
+    if not (declaration.needs_order and partitions):
         return None
     positions = partition_positions(context.asset_partitions_def, context.step_context.instance)
     if positions is None:
         return None
-    # A dynamic partition may be deleted while its run waits, and then has no position any more.
+    # A dynamic partition that is deleted while its run waits no longer has a position.
     own = {key: positions(key) for key in partitions}
     return lambda key: own[key] if key in own else positions(key)
 
@@ -577,7 +581,7 @@ def _positions(
 def _newest_materialized(
     context: OutputContext, table: Table, positions: Positions, partitions: Sequence[str]
 ) -> str | None:
-    """Return the newest partition before the run's that a release without order merged, or None.
+    """Return the newest older partition that a release without an order merged, or None.
 
     The run does not wait for runs that failed before that partition, perhaps years ago.
     """

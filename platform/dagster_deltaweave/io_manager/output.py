@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import singledispatch
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from dagster import AssetMaterialization
@@ -30,6 +29,7 @@ from dagster_deltaweave.tables import (
     TableDeclaration,
     WriteDeclaration,
     WriteMode,
+    entry_value,
     partition_expr_in,
     table_declaration,
     table_location,
@@ -111,10 +111,10 @@ def declared_write(
 
 def with_mode_of_output(declaration: TableDeclaration, context: OutputContext) -> TableDeclaration:
     """Return the declaration, with the mode that the run's output names in its metadata."""
-    given = context.output_metadata.get(_MODE)
-    if given is None or not isinstance(declaration, WriteDeclaration):
+    given = context.output_metadata
+    if given.get(_MODE) is None or not isinstance(declaration, WriteDeclaration):
         return declaration
-    mode = getattr(given, "value", given)
+    mode = entry_value(given, _MODE)
     name = context.asset_key.to_user_string()
     problem = choice_problem(f"the output's metadata {_MODE}", mode, _MODES_OF_OUTPUT)
     if problem is not None:
@@ -164,27 +164,15 @@ def _whole_number(tag: str, given: str, asset: str) -> int:
     return int(given)
 
 
-@singledispatch
-def _check_has_policy(
-    declaration: TableDeclaration,  # noqa: ARG001 - its kind decides
-    asset: str,
-) -> None:
+def _check_has_policy(declaration: TableDeclaration, asset: str) -> None:
     """Refuse a schema policy for tables on which a policy has no effect."""
-    raise _invalid_tag_error(
-        f"the run's tag {SCHEMA_POLICY_TAG} does not apply to a table of change events.",
-        asset,
-        "Such a table has no schema policy. Run the asset without the tag.",
-    )
-
-
-@_check_has_policy.register(WriteDeclaration)
-def _check_write_has_policy(declaration: WriteDeclaration, asset: str) -> None:
-    """Accept a schema policy for each way to write."""
-
-
-@_check_has_policy.register(MergeDeclaration)
-def _check_merge_has_policy(declaration: MergeDeclaration, asset: str) -> None:
-    if declaration.merge_text is not None:
+    if not declaration.has_schema_policy:
+        raise _invalid_tag_error(
+            f"the run's tag {SCHEMA_POLICY_TAG} does not apply to a table of change events.",
+            asset,
+            "Such a table has no schema policy. Run the asset without the tag.",
+        )
+    if isinstance(declaration, MergeDeclaration) and declaration.merge_text is not None:
         raise _invalid_tag_error(
             f"the run's tag {SCHEMA_POLICY_TAG} does not apply to a merge_text.",
             asset,
@@ -216,8 +204,7 @@ class Output:
         target: The asset's table, which may be missing, and how it is written.
         changes: What the asset's function returned.
         rows: The rows of `changes` that are written.
-        explain: Whether a merge is explained before it runs.
-        wait_seconds: How long a merge waits for one run of an older partition, in s.
+        options: How the run writes the table.
     """
 
     target: TargetTable
@@ -225,8 +212,7 @@ class Output:
     changes: Changes
     rows: DataFrame
     partitions: Sequence[str]
-    explain: bool
-    wait_seconds: float
+    options: RunOptions
 
     @property
     def context(self) -> OutputContext:
@@ -322,8 +308,10 @@ def record_stored(output: Output, stored: Stored) -> None:
     if version is not None:  # until `Stored.record` sets a more exact one
         after.attempt("the data version", lambda: record_data_version(context, version))
     metadata = after.attempt("what was recorded of it", stored.record)
-    of_table = after.attempt("the table's metadata", lambda: _metadata_as_recorded(table, metadata))
-    after.add_metadata(in_order(metadata, of_table))
+    described = after.attempt(
+        "the table's metadata", lambda: _metadata_as_recorded(table, metadata)
+    )
+    after.add_metadata(in_order(metadata, described))
     record_listed_partitions(context, output.partitions)
 
 

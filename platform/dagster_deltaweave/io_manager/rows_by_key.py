@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 DEPENDS = "depends"
-"""A row leaves what the table's row decides, too."""
+"""What a row leaves of its key depends on the table's row, too."""
 
 _ITSELF, _NOTHING = "itself", "nothing"
 
@@ -56,7 +56,7 @@ def insertable_rows(rows: DataFrame, declaration: MergeDeclaration) -> DataFrame
 
 
 def left_of_key(rows: DataFrame, declaration: MergeDeclaration, columns: Collection[str]) -> Column:
-    """Return what a row leaves of its key if that does not depend on the table; else `DEPENDS`."""
+    """Return what a row leaves of its key: itself, nothing, or `DEPENDS`."""
     clauses = declaration.clauses
     matched, unmatched = (
         [clause for clause in clauses if clause.kind == kind] for kind in ("matched", "not_matched")
@@ -160,8 +160,8 @@ def one_row_for_each_key(
 ) -> DataFrame:
     """Return the changes with one row for each key that they have; the newest one wins.
 
-    Which row is newer is said by `sequence_by`, then by the order of the partitions: a function
-    that returns the rows of each partition names a row's partition, or `partition_expr` does. A row
+    `sequence_by` decides which row is newer, then the order of the partitions. The partition of a
+    row is known by `partition_expr`, or if the function returns the rows of each partition. A row
     with a null among its keys matches nothing, and stays.
     """
     if not (declaration.keys and declaration.unique_keys):
@@ -195,15 +195,15 @@ def _one_row_for_each_key(
         if is_of_several or all(undecided.isEmpty() for undecided, *_ in problems):
             return newest.drop(_POSITION, _RANK, _COUNT, _LEAVES)
     elif is_of_several:
-        of_run = f"{len(run.keys)} partitions are merged at once, and nothing gives their order"
-        _refuse(table, repeated, of_run, _WAYS)
+        why = f"{len(run.keys)} partitions are merged at once, and nothing gives their order"
+        _refuse(table, repeated, why, _WAYS)
     return _with_new_keys_once(table, declaration, rows, is_rebuilt)
 
 
 def _refuse_changed_keys(
     table: Table, declaration: MergeDeclaration, rows: DataFrame, *, is_rebuilt: bool
 ) -> None:
-    """Refuse new keys that the table would store as others, or several of them as one.
+    """Refuse new keys that the table's types would change, or several that they would make one.
 
     MERGE compares a key as the source has it, and would insert such rows again.
     """
@@ -218,8 +218,8 @@ def _refuse_changed_keys(
         return
     if table.exists() and not is_rebuilt:
         found = _keys_missing_in(table, found, keys)
-    of_source = found.where(column(_IS_CHANGED)).select(*map(column, keys))
-    if changed := [row.asDict() for row in of_source.limit(_KEYS_SHOWN).collect()]:
+    changed_keys = found.where(column(_IS_CHANGED)).select(*map(column, keys))
+    if changed := [row.asDict() for row in changed_keys.limit(_KEYS_SHOWN).collect()]:
         named = "; ".join(", ".join(f"{k}={v!r}" for k, v in key.items()) for key in changed)
         held = ", ".join(f"{key} is {columns.type_in_words(key)}" for key in types)
         raise SourceError(
@@ -234,7 +234,7 @@ def _refuse_changed_keys(
 def _converted_keys(
     table: Table, declaration: MergeDeclaration, rows: DataFrame, columns: TableColumns
 ) -> dict[str, DataType]:
-    """Return the keys whose values the table may store as others, with its types."""
+    """Return the keys whose values the table's types may change, with these types."""
     policy, converted = declaration.schema_policy, {}
     may_widen = policy == "widen" or (policy != "strict" and _allows_widening(table))
     spelled = spelled_as(rows.columns, declaration.keys)
@@ -256,25 +256,25 @@ def _new_keys(
     columns: TableColumns,
     types: Mapping[str, DataType],
 ) -> DataFrame:
-    """Return keys that clauses insert and that are stored as others, or as one with another."""
+    """Return keys that clauses insert and that change when stored, or become equal to others."""
     spark, own = rows.sparkSession, F.lit(False)
     for clause in reversed([each for each in declaration.clauses if each.kind == "not_matched"]):
         takes_keys = F.lit(_inserts_as_they_are(clause, types))
         own = F.when(takes(spark, clause), takes_keys).otherwise(own)
-    for key in declaration.keys:  # a null is equal to nothing, in the table either
+    for key in declaration.keys:  # a null is equal to nothing, also in the table
         own = own & column("s", key).isNotNull()
     stored = {key: column(key) for key in declaration.keys}
     is_changed = F.lit(False)
     for key, held in types.items():
         stored[key] = columns.as_stored(key, column(key).try_cast(held), held)
-        # Where it does not fit at all, the comparison may be an error, too.
+        # A key that does not fit the type at all is null, and comparing it may be an error.
         differs = F.when(stored[key].isNull(), True).otherwise(stored[key] != column(key))
         is_changed = is_changed | differs
-    of_keys = [*map(column, declaration.keys)]
+    key_columns = [*map(column, declaration.keys)]
     as_stored = F.struct(*(value.alias(key) for key, value in stored.items()))
     count = F.count(F.lit(1)).over(Window.partitionBy(_STORED))
-    keys = rows.alias("s").where(own).select(*of_keys).distinct()
-    found = keys.select(*of_keys, as_stored.alias(_STORED), is_changed.alias(_IS_CHANGED))
+    keys = rows.alias("s").where(own).select(*key_columns).distinct()
+    found = keys.select(*key_columns, as_stored.alias(_STORED), is_changed.alias(_IS_CHANGED))
     found = found.withColumn(_COUNT, count)
     return found.where(column(_IS_CHANGED) | (column(_COUNT) > 1)).drop(_COUNT)
 
@@ -283,7 +283,7 @@ def _inserts_as_they_are(clause: Clause, keys: Iterable[str]) -> bool:
     """Return whether a clause inserts the keys as the source has them."""
     if clause.assignments is None:
         return True
-    given = {unquoted(name).lower(): str(of) for name, of in clause.assignments.items()}
+    given = {unquoted(name).lower(): str(value) for name, value in clause.assignments.items()}
     spelled = {key: given.get(key, "").replace("`", "").lower() for key in map(str.lower, keys)}
     return all(value in (key, f"s.{key}") for key, value in spelled.items())
 
@@ -302,8 +302,9 @@ def _with_new_keys_once(
         _refuse(table, inserted, why, _ONE_ROW)
         return rows
     _refuse(table, _keys_missing_in(table, inserted, keys), why, _ONE_ROW)
-    # The table has their keys. The merge leaves them alone, or deletes the key's row whichever of
-    # them matches: it must not insert all of them where it runs again since others deleted it.
+    # The table has these keys. The merge ignores their rows, or deletes the key's row whichever of
+    # them matches. If another commit deletes the key and the merge runs again, it must not insert
+    # all of them.
     equal_keys = [column("s", key) == column("r", key) for key in keys]
     once = rows.alias("s").join(inserted.alias("r"), equal_keys, "left_anti")
     if _only_inserts(declaration) or inserted.isEmpty():
@@ -375,9 +376,9 @@ def _position_by_expression(
     """Return the position of a row's partition by `partition_expr`; null if it is in none."""
     if declaration.partition_expr is None:
         return None
-    of_rank: defaultdict[int, list[str]] = defaultdict(list)
+    keys_of_rank: defaultdict[int, list[str]] = defaultdict(list)
     for key, rank in ranks.items():
-        of_rank[rank].append(key)
+        keys_of_rank[rank].append(key)
     try:
         rules = {
             rank: partition_predicate(
@@ -387,7 +388,7 @@ def _position_by_expression(
                 table=table.path_or_name,
                 rows=rows,
             )
-            for rank, keys in of_rank.items()
+            for rank, keys in keys_of_rank.items()
         }
     except StatementError:  # it is over the table's columns, which the changes may lack
         return None
@@ -411,14 +412,14 @@ class _NewestRows(NamedTuple):
 
 
 def _newest(table: Table, declaration: MergeDeclaration, positioned: DataFrame) -> _NewestRows:
-    """Keep the newest row of each key; if the clauses only insert, the first one.
+    """Keep the newest row of each key, or the first one if the clauses only insert.
 
     Keys are undecided if two of their rows are as new as each other, or if older rows decide what
     the newest leaves.
     """
     keeps_first = _only_inserts(declaration)
     rows = insertable_rows(positioned, declaration) if keeps_first else positioned.alias("s")
-    # A row of no partition comes first, and is refused below.
+    # A row of none of the partitions comes first, and is refused below.
     position = F.coalesce(column(_POSITION), F.lit(-1 if keeps_first else 2**31 - 1))
     by_position = position.asc() if keeps_first else position.desc()
     order = [by_position]
@@ -426,12 +427,12 @@ def _newest(table: Table, declaration: MergeDeclaration, positioned: DataFrame) 
         sequence = column(unquoted(declaration.sequence_by)).desc_nulls_last()
         order = [by_position, sequence] if keeps_first else [sequence, by_position]
     columns = table_columns(table, declaration, positioned.drop(_POSITION))
-    leaves = F.lit("itself") if keeps_first else left_of_key(rows, declaration, columns)
-    of_key = Window.partitionBy(*map(column, declaration.keys))
+    leaves = F.lit(_ITSELF) if keeps_first else left_of_key(rows, declaration, columns)
+    by_key = Window.partitionBy(*map(column, declaration.keys))
     ranked = rows.withColumns(
         {
-            _RANK: F.rank().over(of_key.orderBy(*order)),
-            _COUNT: F.count(F.lit(1)).over(of_key),
+            _RANK: F.rank().over(by_key.orderBy(*order)),
+            _COUNT: F.count(F.lit(1)).over(by_key),
             _LEAVES: leaves,
         }
     )

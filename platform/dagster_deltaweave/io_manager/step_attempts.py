@@ -1,15 +1,16 @@
 """The attempts of a step: transient errors and waits start it again, all other errors fail it.
 
-Dagster counts all attempts of a step together. Those that waited for other runs are no failures,
+Dagster counts all attempts of a step together. Those that waited for other runs are not failures,
 so a step that has waited may be tried again as often as any other.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from dagster import (
     DagsterError,
@@ -28,6 +29,9 @@ from deltaweave.errors import DeltaweaveError, Transient
 if TYPE_CHECKING:
     from dagster import OutputContext
 
+
+_Context = TypeVar("_Context")
+_Result = TypeVar("_Result")
 
 SECONDS_BEFORE_RETRY = 5
 
@@ -62,7 +66,7 @@ def retry_run_if_transient(retries: int, context: OutputContext | None = None) -
             waits = 0 if context is None else len(waits_of_step(context))
             raise RetryRequested(retries + waits, SECONDS_BEFORE_RETRY) from error
         if context is not None:
-            # So the log has it at the level ERROR, as one entry.
+            # The log then has it as one entry of the level ERROR.
             context.log.error(str(error))
         raise
 
@@ -73,11 +77,11 @@ def error_shown_first(context: Any) -> Iterator[Any]:
 
     Yields the context of the step; None outside of a run.
 
-    Else Dagster puts an error of its own before it, whose stack trace fills the last row of a run's
-    page. What Dagster retries, and what a caller of `materialize` catches, stays as it is.
+    Otherwise, Dagster puts an error of its own before it, whose stack trace fills the last row of a
+    run's page. What Dagster retries, and what a caller of `materialize` catches, does not change.
 
-    `context`: that of the step's op, asset, check, input or output; errors stay as they are without
-    one, and without a run.
+    `context`: that of the step's op, asset, check, input or output; without one, or without a run,
+    errors do not change.
     """
     step = _step_of(context)
     try:
@@ -95,6 +99,17 @@ def error_shown_first(context: Any) -> Iterator[Any]:
         raise _shown(error) from error
 
 
+def shows_errors_first(function: Callable[[_Context], _Result]) -> Callable[[_Context], _Result]:
+    """Wrap the function of an op or a check in `error_shown_first`."""
+
+    @wraps(function)
+    def shown(context: _Context) -> _Result:
+        with error_shown_first(context):
+            return function(context)
+
+    return shown
+
+
 def _step_of(context: Any) -> Any:
     """Return the context of the step that runs; None outside of a run."""
     try:
@@ -109,7 +124,7 @@ def _step_of(context: Any) -> Any:
 def _shown(error: DeltaweaveError) -> DeltaweaveError:
     """Return the error as one that Dagster passes on as it is; `except` catches it as before.
 
-    Copies of it are the error itself, whose class processes find by its name.
+    Copying or pickling it gives the error itself, whose class other processes can import.
     """
     kind = type(error)
     names = {
@@ -117,8 +132,8 @@ def _shown(error: DeltaweaveError) -> DeltaweaveError:
         "__qualname__": kind.__qualname__,
         "__reduce__": lambda shown: shown.user_exception.__reduce__(),
     }
-    of_both = type(kind.__name__, (kind, DagsterUserCodeExecutionError), names)
-    shown: DeltaweaveError = BaseException.__new__(of_both, *error.args)
+    shown_kind = type(kind.__name__, (kind, DagsterUserCodeExecutionError), names)
+    shown: DeltaweaveError = BaseException.__new__(shown_kind, *error.args)
     vars(shown).update(vars(error), user_exception=error, original_exc_info=sys.exc_info())
     return shown
 
@@ -136,8 +151,8 @@ def waits_of_step(context: OutputContext) -> list[StepWait]:
     if not step.previous_attempt_count:
         return []
     events = step.instance.all_logs(step.run_id, of_type=DagsterEventType.STEP_UP_FOR_RETRY)
-    of_step = [each for each in events if each.step_key == step.step.key]
-    errors = [(each.timestamp, each.get_dagster_event().step_retry_data.error) for each in of_step]
+    own = [each for each in events if each.step_key == step.step.key]
+    errors = [(each.timestamp, each.get_dagster_event().step_retry_data.error) for each in own]
     return [
         StepWait(at, error.message)
         for at, error in errors
@@ -160,7 +175,7 @@ def wait_before_inputs(context: InputContext) -> None:
 def wait_of_step(step: Any, **state: bool) -> None:
     """Let the IO managers of a step's assets make the step wait for older partitions.
 
-    A function of several assets may be run for some of them alone: those alone wait.
+    If a function of several assets is run for some of them alone, it waits for those.
     """
     made = step.selected_output_names
     for output in step.step.step_outputs:

@@ -1,7 +1,8 @@
 """Stores an output in the table of its asset: each declaration says how.
 
 `store` adds an output to its table and `rebuild` replaces the table's rows by it; `store_nothing`
-is for a function that returned None. A declaration is registered with them below, or does without.
+is for a function that returned None. The kinds of declarations are registered below with what
+differs between them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import singledispatch
+from functools import reduce, singledispatch
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
     from dagster import OutputContext
     from pyspark.sql import Column, DataFrame
 
-    from deltaweave import MergePlan, MergeResult, Table, WriteResult
+    from deltaweave import Table, WriteResult
     from deltaweave.clauses import Clause
 
 _logger = logging.getLogger(__name__)
@@ -92,42 +93,54 @@ def _store(declaration: TableDeclaration, output: Output, ids: RunIds) -> Stored
 
 @_store.register(MergeDeclaration)
 def _merge(declaration: MergeDeclaration, output: Output, ids: RunIds) -> Stored:
-    context, table, lease = output.context, output.table, None
+    context, lease, plan = output.context, Lease(None, -1), None
     if not ids.are_in_table():
-        lease = lease_of_run(output)
+        lease = lease_of_run(output) or lease
         # Other runs may have inserted these keys during the wait.
         output = replace(output, rows=_rows_by_key(declaration, output, is_rebuilt=False))
     output.target.prepare(output.rows)
-    if url := table.spark.sparkContext.uiWebUrl:
+    spark, statement = output.rows.sparkSession, _statement_over(declaration, output)
+    if url := spark.sparkContext.uiWebUrl:
         # No metadata: the link would outlive the driver.
         context.log.info(f"The merge's jobs are in the Spark UI while its driver runs: {url}")
-    plan = _explained(table, declaration, output.rows) if output.explain else None
-    if plan is not None:
-        context.log.info(f"Before the merge:\n{plan}")
-    with listening(context.log.info):
-        result = merge_output(declaration, output, ids, lease, ids.of_partitions())
-    stored = _recorded_merge(output, result, _statement_over(table, declaration, output.rows), plan)
-    return replace(stored, record_before=_record_before(ids, is_held=result.was_applied_before))
+    with _view(output.rows) as view, _naming_arguments(declaration, statement):
+        if output.options.explain:
+            plan = deltaweave.explain(spark, statement(view))
+            context.log.info(f"Before the merge:\n{plan}")
+        with listening(context.log.info):
+            result = deltaweave.merge(
+                spark,
+                statement(view),
+                idempotency=ids.single,
+                applied_before=ids.before,
+                lease=replace(lease, marks={**lease.marks, **ids.of_partitions()}),
+                skip_unchanged_updates=declaration.skip_unchanged_updates,
+            )
+    return Stored(
+        result.version,
+        lambda: record_merge(output, result, statement, plan),
+        result.warnings,
+        _record_before(ids, is_held=result.was_applied_before),
+    )
 
 
 @_store.register(ChangesDeclaration)
 def _apply(declaration: ChangesDeclaration, output: Output, ids: RunIds) -> Stored:
-    with listening(output.context.log.info):
+    context, table = output.context, output.table
+    with listening(context.log.info):
         result = deltaweave.apply_changes(
             output.rows.sparkSession,
-            output.table.path_or_name,  # a table that is missing is created
+            table.path_or_name,  # a table that is missing is created
             output.rows,
             **declaration.arguments,
             idempotency=ids.single,
         )
-    stored = _recorded_merge(output, result)
-    return replace(
-        stored,
-        record=lambda: {
-            **stored.record(),
-            **change_events.rescued_metadata(output.context, output.table, declaration.rescued),
-        },
-    )
+
+    def record() -> Mapping[str, Any]:
+        rescued = change_events.rescued_metadata(context, table, declaration.rescued)
+        return {**record_merge(output, result), **rescued}
+
+    return Stored(result.version, record, result.warnings)
 
 
 @_store.register(MergeOnReadDeclaration)
@@ -141,16 +154,16 @@ def store_write(declaration: WriteDeclaration, output: Output, ids: RunIds) -> S
     predicate = _replaced(declaration, output)
     output.target.prepare(output.rows)
     start = output.target.start_of_write(adds_only=declaration.adds_only, predicate=predicate)
-    written = write_output(declaration, output, predicate, ids, ids.of_partitions(), start)
+    written = write_output(output, ids, predicate, start)
     if written.version is None and ids.applied:
         output.context.log.info(f"Nothing is written: the table holds {', '.join(ids.applied)}.")
-    of_partitions = predicate is not None and not declaration.replace_where
-    stored = _recorded_write(output, written, declaration.mode, predicate, of_partitions)
+    is_of_partitions = predicate is not None and not declaration.replace_where
+    stored = _recorded_write(output, written, declaration.mode, predicate, is_of_partitions)
     return replace(stored, record_before=_record_before(ids, is_held=written.version is None))
 
 
 def _record_before(ids: RunIds, *, is_held: bool) -> Callable[[], Mapping[str, Any]] | None:
-    """Return what records that the table held the run's rows before; None if it did not."""
+    """Return the function that records that the table held the run's rows; None if it did not."""
     return ids.record_applied_before if is_held and ids.applied else None
 
 
@@ -178,10 +191,10 @@ def rebuild(output: Output) -> Stored:
     ids = replace(ids, applied={**ids.applied, **order_of_refresh(output, is_of_all=is_of_all)})
     # Without an expression this is an error, because the other partitions' rows would be lost.
     predicate = None if is_of_all else _partition_predicate(output)
-    output = replace(output, rows=_rows_by_key(declaration, output, is_rebuilt=True))
+    rows = _rows_of_empty_table(declaration, output)
     target.prepare(output.rows)
     start = target.start_of_write(predicate=predicate)
-    written = rebuild_output(output, predicate, ids, ids.of_partitions(), start)
+    written = write_output(replace(output, rows=rows), ids, predicate, start, is_rebuilt=True)
     return _recorded_write(output, written, "full refresh", predicate, predicate is not None)
 
 
@@ -238,21 +251,8 @@ def _record_no_batch(
     record_data_version(context, open_merge_on_read(tables, declared).newest_batch())
 
 
-@singledispatch
-def _rows_by_key(
-    declaration: TableDeclaration,  # noqa: ARG001 - its kind decides
-    output: Output,
-    *,
-    is_rebuilt: bool,  # noqa: ARG001 - for merges
-) -> DataFrame:
-    """Return the rows of an output that are stored: all, or one for each key of a merge."""
-    return output.rows
-
-
-@_rows_by_key.register(MergeDeclaration)
-def _one_row_for_each_key(
-    declaration: MergeDeclaration, output: Output, *, is_rebuilt: bool
-) -> DataFrame:
+def _rows_by_key(declaration: MergeDeclaration, output: Output, *, is_rebuilt: bool) -> DataFrame:
+    """Return the rows of a merge with one row for each key."""
     definition = output.context.asset_spec.partitions_def
     positions = partition_positions(definition, output.context.step_context.instance)
     run = RunPartitions(definition, output.partitions, positions)
@@ -260,52 +260,19 @@ def _one_row_for_each_key(
     return one_row_for_each_key(output.table, declaration, changes, run, is_rebuilt=is_rebuilt)
 
 
-def merge_output(
-    declaration: MergeDeclaration,
-    output: Output,
-    ids: RunIds,
-    lease: Lease | None,
-    recorded: Mapping[str, int],
-) -> MergeResult:
-    """Run the declared statement over a temporary view of the changes."""
-    changes, lease = output.rows, lease or Lease(None, -1)
-    with _declared_statement(output.table, declaration, changes) as statement:
-        return deltaweave.merge(
-            changes.sparkSession,
-            statement,
-            idempotency=ids.single,
-            applied_before=ids.before,
-            lease=replace(lease, marks={**lease.marks, **recorded}),
-            skip_unchanged_updates=declaration.skip_unchanged_updates,
-        )
-
-
-def _statement_over(
-    table: Table, declaration: MergeDeclaration, changes: DataFrame
-) -> Callable[[str], str]:
+def _statement_over(declaration: MergeDeclaration, output: Output) -> Callable[[str], str]:
     """Return the declared statement as a function of the name of the changes."""
-    target = table_name(table.path_or_name)
-    return lambda source: declaration.statement(target, source, changes.columns)
-
-
-def _explained(table: Table, declaration: MergeDeclaration, changes: DataFrame) -> MergePlan:
-    """Explain what the declared statement is expected to do."""
-    with _declared_statement(table, declaration, changes) as statement:
-        return deltaweave.explain(changes.sparkSession, statement)
+    target, columns = table_name(output.table.path_or_name), output.rows.columns
+    return lambda source: declaration.statement(target, source, columns)
 
 
 @contextmanager
-def _declared_statement(
-    table: Table, declaration: MergeDeclaration, changes: DataFrame
-) -> Iterator[str]:
-    """Yield the declared statement over a temporary view of the changes.
-
-    Errors of a generated statement name the arguments that its author wrote.
-    """
-    statement = _statement_over(table, declaration, changes)
+def _naming_arguments(
+    declaration: MergeDeclaration, statement: Callable[[str], str]
+) -> Iterator[None]:
+    """Let errors of a generated statement name the arguments that its author wrote."""
     try:
-        with _view(changes) as view:
-            yield statement(view)
+        yield
     except StatementError as error:
         if declaration.merge_text is None and error.hint == CORRECT_STATEMENT:
             error.restate(
@@ -317,6 +284,7 @@ def _declared_statement(
 
 @contextmanager
 def _view(changes: DataFrame) -> Iterator[str]:
+    """Yield the name of a temporary view of the changes."""
     view = f"changes_{uuid4().hex}"
     changes.createOrReplaceTempView(view)
     try:
@@ -329,48 +297,26 @@ def _view(changes: DataFrame) -> Iterator[str]:
 
 
 def write_output(
-    declaration: WriteDeclaration,
     output: Output,
-    predicate: str | None,
     ids: RunIds,
-    recorded: Mapping[str, int],
+    predicate: str | None,
     start: Start,
+    *,
+    is_rebuilt: bool = False,
 ) -> WriteResult:
     """Append the rows, or replace all rows or those of the predicate with them."""
-    if predicate is not None:
-        _check_predicate(output.table, predicate)
-    return output.table.write(
-        output.rows,
-        "append" if declaration.adds_only else "overwrite",
-        replace_where=predicate,
-        with_schema_evolution=declaration.schema_policy != "strict",
-        applied=ids.applied,
-        once=True,
-        applied_before=ids.before,
-        recorded=recorded,
-        computed_from=start.version,
-        reads_all=start.reads_all,
-    )
-
-
-def rebuild_output(
-    output: Output,
-    predicate: str | None,
-    ids: RunIds,
-    recorded: Mapping[str, int],
-    start: Start,
-) -> WriteResult:
-    """Replace all rows, or those of the predicate, with what an empty table would get."""
     declaration, table = output.declaration, output.table
     if predicate is not None:
         _check_predicate(table, predicate)
     return table.write(
-        _rows_of_empty_table(declaration, table, output.rows),
-        "overwrite",
+        output.rows,
+        "append" if declaration.adds_only and not is_rebuilt else "overwrite",
         replace_where=predicate,
         with_schema_evolution=declaration.schema_policy != "strict",
         applied=ids.applied,
-        recorded=recorded,
+        once=not is_rebuilt,
+        applied_before=None if is_rebuilt else ids.before,
+        recorded=ids.of_partitions(),
         computed_from=start.version,
         reads_all=start.reads_all,
     )
@@ -379,47 +325,43 @@ def rebuild_output(
 @singledispatch
 def _rows_of_empty_table(
     declaration: TableDeclaration,  # noqa: ARG001 - its kind decides
-    table: Table,  # noqa: ARG001 - for merges
-    changes: DataFrame,
+    output: Output,
 ) -> DataFrame:
-    """Return the rows that changes leave in an empty table."""
-    return changes
+    """Return the rows that an output leaves in an empty table."""
+    return output.rows
 
 
 @_rows_of_empty_table.register(MergeDeclaration)
-def _inserted_rows(declaration: MergeDeclaration, table: Table, changes: DataFrame) -> DataFrame:
+def _inserted_rows(declaration: MergeDeclaration, output: Output) -> DataFrame:
     """Return the rows that the merge would insert into an empty table, where no row matches."""
+    changes, name = _rows_by_key(declaration, output, is_rebuilt=True), output.table.path_or_name
     inserts = [clause for clause in declaration.clauses if clause.kind == "not_matched"]
     if not inserts:
         raise StatementError(
             "a full refresh takes the rows that the asset's clauses insert, and there are none."
             if declaration.clauses
             else "a full refresh cannot be derived from a MERGE text.",
-            table=table.path_or_name,
+            table=name,
             operation="full refresh",
             hint="Declare the merge by keys or on, with a clause that inserts.",
         )
-    source = changes.alias("s")
-    taken = F.lit(False)
-    rows: DataFrame | None = None
-    with translated(table.path_or_name, operation="full refresh"):
+    source, taken = changes.alias("s"), F.lit(False)
+    parts: list[DataFrame] = []
+    with translated(name, operation="full refresh"):
         for clause in inserts:
             wanted = takes(changes.sparkSession, clause)
-            own = source.where(wanted & ~taken).select(*_values(clause, declaration, changes))
-            rows = own if rows is None else rows.unionByName(own, allowMissingColumns=True)
+            values = _values(clause, declaration, changes)
+            parts.append(source.where(wanted & ~taken).select(*values))
             taken = taken | wanted
-    assert rows is not None
-    return rows
+        return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
 
 
 def _values(clause: Clause, declaration: MergeDeclaration, changes: DataFrame) -> Sequence[Column]:
     if clause.action == "insert_all":
-        names = declaration.table_columns(changes.columns)
-        return [column("s", name) for name in names]
-    assignments = clause.assignments or {}
+        return [column("s", name) for name in declaration.table_columns(changes.columns)]
     return [
         parsed_expression(changes.sparkSession, str(value)).alias(unquoted(name))
-        for name, value in assignments.items()
+        for name, value in (clause.assignments or {}).items()
     ]
 
 
@@ -456,24 +398,16 @@ def _partition_predicate(output: Output) -> str:
     )
 
 
-def _recorded_merge(
-    output: Output,
-    result: MergeResult,
-    statement: Callable[[str], str] | None = None,
-    plan: MergePlan | None = None,
-) -> Stored:
-    """Return how a merge is recorded."""
-    return Stored(
-        result.version, lambda: record_merge(output, result, statement, plan), result.warnings
-    )
-
-
 def _recorded_write(
-    output: Output, written: WriteResult, how: str, predicate: str | None, of_partitions: bool
+    output: Output,
+    written: WriteResult,
+    how: str,
+    predicate: str | None,
+    is_of_partitions: bool,
 ) -> Stored:
     """Return how a write is recorded: as declared, or as a full refresh."""
     return Stored(
         written.version,
-        lambda: record_write(output, written, how, predicate, is_of_partitions=of_partitions),
+        lambda: record_write(output, written, how, predicate, is_of_partitions=is_of_partitions),
         written.warnings,
     )

@@ -6,7 +6,7 @@ commit if another writer changed the rows that it replaces (`docs/internals/outp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -102,7 +102,7 @@ class TargetTable:
         return cls(context, table, declaration)
 
     def is_written(self) -> bool:
-        """Return whether the table is there, and not empty for a first write that failed."""
+        """Return whether the table was written; a first write that failed leaves an empty one."""
         return self.table.exists() and not is_unwritten(self.table.snapshot())
 
     @contextmanager
@@ -128,12 +128,12 @@ class TargetTable:
             "the changes": changes.columns,
             "the table": table_columns(table, self.declaration, changes),
         }
-        is_exact = table.spark.conf.get("spark.sql.caseSensitive", "false") == "true"
+        folded = name_folding(table.spark)
         for where, existing in columns.items():
             verb = "has" if where == "the table" else "have"
-            known = {name if is_exact else name.lower() for name in existing}
+            known = set(map(folded, existing))
             for argument, names in named.items():
-                lacking = [n for n in names if (n if is_exact else n.lower()) not in known]
+                lacking = [name for name in names if folded(name) not in known]
                 if lacking:
                     raise StatementError(
                         f"{argument}= names {', '.join(lacking)}: no such column is in {where}, "
@@ -173,11 +173,11 @@ class TargetTable:
 
 
 def _refuse_empty_start(locator: TableLocator, context: OutputContext, table: Table) -> None:
-    """Refuse an empty start in a schema if the asset has a table at its key."""
+    """Refuse to create a table in a schema if the asset has one at its key under the root."""
     try:
         before = path_under(locator.root, context.asset_key)
     except StatementError:
-        return  # there can be none
+        return  # no table can be at such a key
     if not deltaweave.Table(table.spark, before).exists():
         return
     raise StatementError(
@@ -194,16 +194,22 @@ def _is_table(spark: SparkSession, path: str) -> bool:
     """Return whether a directory above a new table is a table."""
     local = local_path(path)
     if local is not None and not (local / "_delta_log").is_dir():
-        return False  # as nearly always, without asking the JVM
+        return False  # the usual case, which needs no call to the JVM
     try:
         return deltaweave.Table(spark, path).exists()
     except DeltaweaveError as error:
         if any(word in str(error) for word in _DENIED):
-            return False  # above what this deployment may read, there are tables of others alone
+            return False  # what this deployment may not read is not its table
         raise
 
 
 _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
+
+
+def name_folding(spark: SparkSession) -> Callable[[str], str]:
+    """Return the function by which the session compares names of columns."""
+    is_exact = spark.conf.get("spark.sql.caseSensitive", "false") == "true"
+    return str if is_exact else str.lower
 
 
 def table_columns(table: Table, declaration: TableDeclaration, changes: DataFrame) -> Sequence[str]:
@@ -223,9 +229,8 @@ def _created_schema(declaration: TableDeclaration, schema: StructType) -> Struct
 
 
 def _refuse_unknown_columns(table: Table, changes: StructType) -> None:
-    is_exact = table.spark.conf.get("spark.sql.caseSensitive", "false") == "true"
     known = table.read().schema
-    unknown = list(_unknown(changes, known, is_exact, ""))
+    unknown = list(_unknown(changes, known, name_folding(table.spark), ""))
     if unknown:
         raise StatementError(
             f"the changes have columns that the table lacks: {', '.join(unknown)}.",
@@ -255,15 +260,17 @@ def _type_of(name: str, schema: StructType) -> str | None:
     return types[0] if types else None  # a statement without the column is refused by Spark
 
 
-def _unknown(changes: StructType, known: StructType, is_exact: bool, parent: str) -> Iterator[str]:
+def _unknown(
+    changes: StructType, known: StructType, folded: Callable[[str], str], parent: str
+) -> Iterator[str]:
     """Yield the names of fields that the table's struct lacks, with dots for nested structs."""
-    fields = {field.name if is_exact else field.name.lower(): field for field in known}
+    fields = {folded(field.name): field for field in known}
     for field in changes:
-        there = fields.get(field.name if is_exact else field.name.lower())
+        there = fields.get(folded(field.name))
         if there is None:
             yield parent + field.name
         elif isinstance(field.dataType, StructType) and isinstance(there.dataType, StructType):
-            yield from _unknown(field.dataType, there.dataType, is_exact, f"{parent}{field.name}.")
+            yield from _unknown(field.dataType, there.dataType, folded, f"{parent}{field.name}.")
 
 
 def _enable_widening(table: Table) -> None:
@@ -289,8 +296,8 @@ _EVENTS_OF_PAGE = 100
 def began_ms(context: OutputContext) -> int:
     """Return when this attempt of the step began, in ms since 1970; if unknown, when the run did.
 
-    The ops of a graph asset hand on what the first of them read: it began when the run did, or the
-    run that this one continues.
+    Ops of a graph asset pass on what the first of them read. For them it is when the run began, or
+    the run that this one continues.
     """
     step = context.step_context
     if len(step.node_handle.path) > 1:
@@ -312,7 +319,7 @@ def began_ms(context: OutputContext) -> int:
 def run_created_ms(context: OutputContext) -> int:
     """Return when the run, or the one whose steps or assets it resumes, was created, in ms.
 
-    If that run was deleted, no time is known before which its steps read nothing: 0.
+    It is 0 if that run was deleted, because it is unknown when its steps began to read.
     """
     step = context.step_context
     run = _run_that_read(step.instance, step.dagster_run)
@@ -321,8 +328,8 @@ def run_created_ms(context: OutputContext) -> int:
 
 
 def _run_that_read(instance: DagsterInstance, run: DagsterRun) -> DagsterRun | None:
-    """Return the first run that may have read what a run goes on from; None if it was deleted."""
-    # A run that resumes failed assets names no steps. Dagster copies its tag to what repeats it.
+    """Return the first of the runs that a run continues; None if it was deleted."""
+    # A run that resumes failed assets names no steps. Dagster copies its tag to its retries.
     resumes = run.step_keys_to_execute or ASSET_RESUME_RETRY_TAG in run.tags
     if not (run.parent_run_id and resumes):
         return run
@@ -331,7 +338,7 @@ def _run_that_read(instance: DagsterInstance, run: DagsterRun) -> DagsterRun | N
     if before and first is before and not run.step_keys_to_execute:
         planned = planned_assets(instance, before)
         if planned and planned <= planned_assets(instance, run):
-            return run  # it goes on from none of them
+            return run  # it repeats all of them
     return first
 
 

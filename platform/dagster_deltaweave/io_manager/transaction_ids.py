@@ -94,25 +94,26 @@ class RunIds:
     def of_partitions(self) -> dict[str, int]:
         """Return the transaction ids by which the commit records that it merged the partitions.
 
-        What a RESTORE took back is recorded first, by a commit of its own. Together with the rows
-        of this run, it would take back what another run of such a partition commits before it.
+        What a RESTORE took back is recorded first, by a commit of its own. In the commit of this
+        run's rows, that record would come after what another run of such a partition may have
+        merged in between, and undo it.
         """
         context, partitions = self.context, self.partitions
         if not partitions:
             return {}
         tags = _tags(context)
         delivery = written_tag(tags, IDENTITY_TAG) if len(partitions) == 1 else None
-        # Not when the step began: an earlier step of the run may have read what had landed.
+        # The time of the run, because an earlier step of it may have read what had landed.
         record = record_of(delivery, run_created_ms(context) * 1_000_000)
         own = self._with_restores_recorded()
-        # Before the commit: of a run that fails, nobody takes it for a merge.
+        # The tag may come before the commit: it counts only for runs that succeed.
         context.step_context.instance.add_run_tags(
             context.run_id, {RECORDED_TAG: by_run(context.run_id)}
         )
         directory = landing_directory(tags) if delivery else ""
         names = [recorded_name(each, directory) for each in partitions]
-        of_each = {f"{own.application_id}#{each}": record for each in names}
-        return {**of_each, own.application_id: own.version}
+        merged = {f"{own.application_id}#{each}": record for each in names}
+        return {**merged, own.application_id: own.version}
 
     def _with_restores_recorded(self) -> TransactionId:
         """Record what a RESTORE undid; return the id of the records, and the version read."""
@@ -127,7 +128,7 @@ class RunIds:
                 break
             try:
                 self._commit(Lease(records, -1 if looked is None else looked, taken))
-            except CommitConflictError:  # another run has recorded its partitions meanwhile
+            except CommitConflictError:  # another run has just recorded its partitions
                 if attempt == _ATTEMPTS - 1:
                     raise
         return TransactionId(records, version)
@@ -141,9 +142,8 @@ class RunIds:
     def record_applied_before(self) -> dict[str, Any]:
         """Commit that the run's partitions were merged before, unless the table's records say so.
 
-        They do not if a release merged them that recorded nothing, or if the record came after them
-        and a RESTORE took it back alone. Nothing is recorded of what a RESTORE has taken back since
-        the run found it in the table.
+        The records lack them if an earlier release merged them, or if a RESTORE undid the record
+        alone. What a RESTORE has undone since the run found it in the table is not recorded.
         """
         if not is_known(self.table, self.applied):
             return {}
@@ -163,7 +163,7 @@ class RunIds:
 
     def _commit(self, lease: Lease) -> None:
         """Commit a lease's transaction ids by a merge without rows."""
-        # It is no change of rows to those who read the log.
+        # Readers of the log see that it changes no rows.
         nothing = self.table.merge(self.table.spark.range(0), "false").when_matched_delete()
         with tag_commits_with_run(self.table.spark, self.context.run_id):
             nothing.execute(lease=lease)
@@ -181,7 +181,7 @@ def ids_of_run(output: Output) -> RunIds:
             own = id_in_line(table, own)
         return replace(ids, applied=dict([own]))
     if not ids.applied and declaration.adds_only:
-        # If a run was killed after its commit and is executed again, it appends nothing twice.
+        # A run that was killed after its commit appends nothing twice when it is executed again.
         step = output.context.step_context
         first = first_attempt(step.instance, step.dagster_run)
         own = TransactionId(f"deltaweave/run/{first}/{key.to_user_string()}", 0)
@@ -240,10 +240,10 @@ def applied_version(
 
 
 def _recreated(upstream: AssetKey, table: Table, asset: AssetKey) -> SourceError:
-    name, of = asset.to_user_string(), upstream.to_user_string()
+    name, origin = asset.to_user_string(), upstream.to_user_string()
     return SourceError(
-        f"the table of {of} was recreated since {name} applied its versions. {name} may still hold "
-        "rows of the old table, so the rows of the new one can neither be skipped nor added.",
+        f"the table of {origin} was recreated since {name} applied its versions. {name} may still "
+        "hold rows of the old table, so the rows of the new one can neither be skipped nor added.",
         table=table.path_or_name,
         operation="READ",
         state=f"Nothing was read, and {name} is as it was.",
@@ -269,7 +269,7 @@ def _ids_of_upstream(output: Output) -> RunIds:
     name = application_id(upstreams[0], asset, applied.table_id)
     before = -1
     if applied.after is not None:
-        # Earlier releases used another id, and there is none with this one yet.
+        # A table to which only an earlier release merged has the id of that release.
         if _has_id(table, name):
             before = applied.after
         elif not _has_id(table, application_id(upstreams[0], asset)):
@@ -282,10 +282,10 @@ def _has_id(table: Table, name: str) -> bool:
 
 
 def _gap_error(upstream: AssetKey, asset: AssetKey, table: Table, after: int) -> SourceError:
-    name, of = asset.to_user_string(), upstream.to_user_string()
+    name, origin = asset.to_user_string(), upstream.to_user_string()
     return SourceError(
-        f"{name} read what {of} changed after version {after}, but its table has not applied what "
-        "was before: it was moved or recreated meanwhile.",
+        f"{name} read what {origin} changed after version {after}, but its table has not applied "
+        "what was before: it was moved or recreated meanwhile.",
         table=table.path_or_name,
         operation="writing",
         state=NOTHING_WRITTEN,
@@ -316,11 +316,12 @@ def _id_of_partition_or_delivery(
             f"the run has no tag {shown_name(DELIVERY_TAG)}.",
             "Let the sensor request it, or give the run the tag of the delivery it applies.",
         )
-    of_what = _partition_id(asset, partitions[0]) if partitions else asset.to_user_string()
-    # Times increase, so a delivery older than the applied one is over. Other names have no order.
+    name = _partition_id(asset, partitions[0]) if partitions else asset.to_user_string()
+    # Times increase, so an older delivery than the applied one counts as applied. Other names have
+    # no order.
     if _is_time(delivery):
-        return TransactionId(of_what, int(delivery))
-    return TransactionId(f"{of_what}@{delivery}", 0)
+        return TransactionId(name, int(delivery))
+    return TransactionId(f"{name}@{delivery}", 0)
 
 
 def _is_time(delivery: str) -> bool:
@@ -406,11 +407,11 @@ def _first_attempt(instance: DagsterInstance, run: DagsterRun) -> str:
 
 
 def _run_before(instance: DagsterInstance, run: DagsterRun) -> DagsterRun | None:
-    """Return the run that this one executes again, if there is one, and it was not deleted.
+    """Return the run that this one executes again; None without one, or if it was deleted.
 
-    A backfill that executes another again makes runs without a parent: it is the newest run that
-    the other made for the same partitions. With only some of them it would be that of others, too.
-    If retries of its failed assets, while it ran, ended in a run that succeeded, it is that run.
+    A backfill that executes another one again makes runs without a parent. For them it is the
+    newest run that the other backfill made for exactly the same partitions. If the failed assets of
+    that run were retried until a run succeeded, it is the latter.
     """
     if parent := run.tags.get(PARENT_RUN_ID_TAG):
         return instance.get_run_by_id(parent)
@@ -430,6 +431,6 @@ def _run_before(instance: DagsterInstance, run: DagsterRun) -> DagsterRun | None
                 each.is_resume_retry or (resumes_assets and each.step_keys_to_execute is None)
             ):
                 ends[each.parent_run_id] = end
-        before = instance.get_backfill(backfill)  # it may have ended before it made the run
+        before = instance.get_backfill(backfill)  # which may have ended before it made the run
         backfill = before.tags.get(PARENT_BACKFILL_ID_TAG) if before else None
     return None

@@ -576,7 +576,7 @@ def groups(
 ) -> Iterator[DeliveryGroup]:
     """Divide deliveries into groups of some hundreds, each with a digest of all that it has.
 
-    A delivery that comes or changes makes only its own group another one.
+    A delivery that is added or changes gives another digest to its own group alone.
     """
     group: list[Delivery] = []
     text = hashlib.sha256()

@@ -101,7 +101,7 @@ class TextFiles:
         Returns:
             The columns of the schema, and `FILE`; for a row that does not fit `RECORD`, its text,
             and `PROBLEMS`, the columns whose values do not fit, none of which is named if the row
-            has another number of values or is no JSON object; both are null for other rows.
+            has another number of values or is not a JSON object; both are null for other rows.
         """
         alike: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
         for file, schema in schemas.items():
@@ -142,7 +142,11 @@ class TextFiles:
         """Describe where a bad row is and which of its values do not fit."""
         line = self._line_of(file, record)
         types = [f"column {name} ({self.schema[name].dataType.simpleString()})" for name in columns]
-        where = [_file_name(file), *([] if line is None else [f"line {line}"]), *types]
+        where = [
+            unquote(file.rsplit("/", 1)[-1]),
+            *([] if line is None else [f"line {line}"]),
+            *types,
+        ]
         if not types:
             wanted = "JSON object" if self.format == "json" else f"row of {len(self.schema)} values"
             where.append(f"no {wanted}")
@@ -191,7 +195,8 @@ class TextFiles:
             store, path = file_system(unquote(file))  # Spark's are URIs
             with store.open_input_stream(path) as stream:
                 lines = io.TextIOWrapper(stream, encoding, errors="replace")
-                return next((n for n, line in enumerate(lines, 1) if _begins(line, first)), None)
+                begin = (line.rstrip("\r\n")[:_LONGEST] for line in lines)
+                return next((number for number, line in enumerate(begin, 1) if line == first), None)
         except (OSError, ValueError, LookupError):
             return None
 
@@ -205,14 +210,6 @@ class TextFiles:
 
 def _with_text_column(schema: StructType, text: str) -> StructType:
     return StructType([*schema.fields, StructField(text, StringType())])
-
-
-def _file_name(file: str) -> str:
-    return unquote(file.rsplit("/", 1)[-1])
-
-
-def _begins(line: str, first: str) -> bool:
-    return line.rstrip("\r\n")[:_LONGEST] == first
 
 
 _ROWS_SHOWN = 3  # rows that do not fit, in an error

@@ -1,8 +1,8 @@
 """Reads the logs of Delta tables, mostly without Spark.
 
-- `delta_log`: the commits of a table, which of them changed rows last, the newest batch in a base,
-  and the tables below a directory.
-- `changeset_log`: which batches of a merge-on-read table are not merged yet.
+- `delta_log`: the commits of a table, which of them changed rows last, and the tables below a
+  directory.
+- `changeset_log`: which batches of a merge-on-read table are in its base, and which wait.
 - `held_partitions`: which partitions a table holds, and the records that say so.
 """
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster import MetadataValue
 
-from dagster_deltaweave.logs.delta_log import merged_by_commits
+from dagster_deltaweave.logs.delta_log import LogAt
 from dagster_deltaweave.storage import local_path, redacted
 from dagster_deltaweave.tables import MergeOnReadLocations
 from deltaweave.changes.merge_on_read import (
@@ -23,8 +23,10 @@ from deltaweave.changes.merge_on_read import (
     MERGED,
     NUMBERED,
     Pending,
+    surely_merged,
     watermark_id,
 )
+from deltaweave.changes.restores import applied_in_line
 from deltaweave.errors import NOTHING_DONE, SourceError
 
 if TYPE_CHECKING:
@@ -116,6 +118,15 @@ def pending_changes(at: MergeOnReadLocations) -> PendingChanges | None:
         # A clone has batches, and none of its source's transaction ids.
         newest_batch=max(changes.transaction_version(NUMBERED) or 0, *numbers, 0),
     )
+
+
+def merged_by_commits(location: str, version: int, watermark: str, batch: int) -> int:
+    """Return the newest batch in a version of a base.
+
+    Batches count as pending if log cleanup deleted the commits that say what a RESTORE left.
+    """
+    found = applied_in_line(LogAt(location), version, watermark, batch).version
+    return surely_merged(found or 0)
 
 
 def batches_after(at: MergeOnReadLocations, batch: int) -> Pending:

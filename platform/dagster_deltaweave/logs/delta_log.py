@@ -1,4 +1,4 @@
-"""The commits of a Delta table, read from its log without Spark, and the tables in a directory.
+"""The commits of a Delta table, read from its log without Spark, and the tables below a directory.
 
 Only commits after a known version are read, one by one, so that a look at a table of a million
 files costs a few small reads. `last_change` and `version_with_rows_of` use Spark instead: they find
@@ -18,11 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dagster_deltaweave.storage import file_system, local_path, redacted, without_query
-from deltaweave.changes.merge_on_read import surely_merged
-from deltaweave.changes.restores import applied_in_line
 from deltaweave.delta.commit import made_unwritten
 from deltaweave.delta.log import (
-    CheckpointFiles,
     Commit,
     FileChanges,
     commit_from,
@@ -39,7 +36,8 @@ if TYPE_CHECKING:
     from deltaweave import Table
 
 
-_NUM_READERS = 16
+NUM_READERS = 16
+"""How many files of a log are read at once."""
 
 _MAPPED = "col-"
 """The prefix of the physical names of mapped columns; columns from before keep their name."""
@@ -85,6 +83,11 @@ class LoggedCommit:
     def version(self) -> int:
         """The version that the commit created."""
         return self.position.version
+
+
+def commit_file(version: int) -> str:
+    """Return the name of the log's file with the commit of a version."""
+    return f"{version:020}.json"
 
 
 class LogReader:
@@ -139,8 +142,8 @@ class LogReader:
 
     def _as_written(self, version: int) -> LoggedCommit | None:
         """Return the commit of a version, with the time 0 if its writer gave none."""
-        name = f"{version:020}.json"
-        text = self._read_file(name)
+        name = commit_file(version)
+        text = self.read_file(name)
         if text is None:
             return None
         try:
@@ -175,23 +178,17 @@ class LogReader:
 
         From a checkpoint, these are its schema and description. None if there is no table.
         """
-        checkpoint, names = self._newest_checkpoint()
+        checkpoint, names = newest_checkpoint(self._file_names())
         since = [each for each in self._versions() if each > checkpoint]
-        with ThreadPoolExecutor(_NUM_READERS) as readers:
-            texts = readers.map(self._read_file, [f"{each:020}.json" for each in reversed(since)])
+        with ThreadPoolExecutor(NUM_READERS) as readers:
+            texts = readers.map(self.read_file, map(commit_file, reversed(since)))
             found = [_metadata_in_commit(text) for text in texts if text is not None]
         found += [self._metadata_in(name) for name in names]
         return next((each for each in found if each is not None), None)
 
-    def _newest_checkpoint(self) -> CheckpointFiles:
-        from pyarrow.fs import FileSelector
-
-        infos = self._store.get_file_info(FileSelector(self._directory, allow_not_found=True))
-        return newest_checkpoint(info.base_name for info in infos)
-
     def _metadata_in(self, checkpoint: str) -> Mapping[str, Any] | None:
         if checkpoint.endswith(".json"):
-            text = self._read_file(checkpoint)
+            text = self.read_file(checkpoint)
             return None if text is None else _metadata_in_commit(text)
         import pyarrow as pa
 
@@ -206,9 +203,15 @@ class LogReader:
         except OSError as error:
             raise ValueError(f"{checkpoint} is damaged ({error})") from None
 
+    def _file_names(self) -> list[str]:
+        from pyarrow.fs import FileSelector
+
+        infos = self._store.get_file_info(FileSelector(self._directory, allow_not_found=True))
+        return [info.base_name for info in infos]
+
     def _commits_from(self, version: int) -> Iterator[LoggedCommit]:
         """Yield the commits from a version on; several are read at a time."""
-        with ThreadPoolExecutor(_NUM_READERS) as readers:
+        with ThreadPoolExecutor(NUM_READERS) as readers:
             # The first one is read alone, because usually there is none.
             commits = [self.commit(version)]
             while True:
@@ -217,22 +220,19 @@ class LogReader:
                         return
                     yield commit
                     version += 1
-                commits = list(readers.map(self.commit, range(version, version + _NUM_READERS)))
+                commits = list(readers.map(self.commit, range(version, version + NUM_READERS)))
 
     def _dated(self, commit: LoggedCommit) -> Position:
         """Return the position of a commit; if the commit has no time, its file's time is used."""
         if commit.position.timestamp:
             return commit.position
-        path = f"{self._directory}/{commit.version:020}.json"
+        path = f"{self._directory}/{commit_file(commit.version)}"
         [info] = self._store.get_file_info([path])
         return Position(commit.version, (info.mtime_ns or 0) // 1_000_000)
 
     def _versions(self) -> list[int]:
         """Return the versions whose commits exist, in order and without a gap up to the newest."""
-        from pyarrow.fs import FileSelector
-
-        infos = self._store.get_file_info(FileSelector(self._directory, allow_not_found=True))
-        names = (info.base_name.split(".") for info in infos)
+        names = (name.split(".") for name in self._file_names())
         # Not the compacted ones, `<from>.<to>.compacted.json`, nor a checkpoint's.
         versions = sorted(
             int(name[0])
@@ -244,7 +244,8 @@ class LogReader:
         )
         return versions[first:]
 
-    def _read_file(self, name: str) -> bytes | None:
+    def read_file(self, name: str) -> bytes | None:
+        """Return the content of a file of the log; None if the log lacks the file."""
         try:
             with self._store.open_input_stream(f"{self._directory}/{name}") as stream:
                 content: bytes = stream.read()
@@ -402,28 +403,20 @@ def _found_table(location: str, path: tuple[str, ...], query: str) -> FoundTable
         _logger.warning("The log of %s is left out: %s", location, redacted(error))
         return None
     if not isinstance(schema, str):
-        return None  # a log without a commit is no table
+        return None  # a log without a commit is not a table
     return FoundTable(path, location, schema, description or None)
 
 
-def merged_by_commits(location: str, version: int, watermark: str, batch: int) -> int:
-    """Return the newest batch in a version of a base.
-
-    Batches count as pending if log cleanup deleted the commits that say what a RESTORE left.
-    """
-    found = applied_in_line(LogAt(location), version, watermark, batch).version
-    return surely_merged(found or 0)
-
-
-@dataclass(frozen=True)
 class LogAt:
     """The log of the table at a path or URI, as `commit_lines` reads it."""
 
-    location: str
+    def __init__(self, location: str) -> None:
+        self.location = location
+        self._log = LogReader(location)
 
     def commit(self, version: int) -> Commit | None:
         """Return the commit of a version, or None."""
-        # Not of files, whose actions are many.
+        # The actions of files are many, and are not parsed.
         actions = self._actions(version, (b'"commitInfo"', b'"txn"'))
         return None if actions is None else commit_from(version, actions)
 
@@ -434,13 +427,12 @@ class LogAt:
 
     def _actions(self, version: int, kinds: tuple[bytes, bytes]) -> list[dict[str, Any]] | None:
         """Return the actions of two kinds in a commit; None if the log lacks the commit."""
-        store, base = file_system(self.location)
-        try:
-            with store.open_input_stream(f"{base}/_delta_log/{version:020}.json") as stream:
-                lines = stream.read().split(b"\n")
-        except FileNotFoundError:
+        text = self._log.read_file(commit_file(version))
+        if text is None:
             return None
-        return [json.loads(line) for line in lines if any(kind in line for kind in kinds)]
+        return [
+            json.loads(line) for line in text.split(b"\n") if any(kind in line for kind in kinds)
+        ]
 
 
 SAME_ROWS = frozenset(

@@ -1,7 +1,7 @@
 """Which partitions a table holds, by the record that each merge commits; read without Spark.
 
 RESTORE and REPLACE leave application ids as they are. So the next run commits -1 for partitions
-that one of them took back, and a reader looks at the commits since the last run's alone
+that one of them took back, and a reader looks only at the commits since then
 (`docs/internals/transaction-ids.md`).
 """
 
@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dagster_deltaweave.logs.delta_log import LogAt
+from dagster_deltaweave.logs.delta_log import NUM_READERS, LogAt
 from dagster_deltaweave.storage import file_system
 from deltaweave.changes.restores import RESTORED, Log, begins_history, version_before
 from deltaweave.delta.log import newest_checkpoint
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from dagster import AssetKey
     from pyarrow.fs import FileSystem
 
-_NUM_READERS = 16
 _OF_DELIVERY = 2**62
 _OF_DIRECTORY = "\t"  # which is in no partition key
 
 NOTHING = -1
 """The version of an application id of a partition that a RESTORE or REPLACE took back."""
 
-# Before the first merge that records anything, a table may have ten thousands of commits.
+# Before the first merge that records anything, a table may have tens of thousands of commits.
 _MAX_LOOKED = 500
 
 
@@ -225,7 +224,7 @@ def newest_ids(store: FileSystem, directory: str) -> NewestIds:
         if info.extension == "json" and info.base_name[:-5].isdigit()
     )
     since = [name for name in names if int(name[:-5]) > checkpoint]
-    with ThreadPoolExecutor(_NUM_READERS) as readers:
+    with ThreadPoolExecutor(NUM_READERS) as readers:
         found = [_read_checkpoint(store, f"{directory}/{name}") for name in files]
         found += readers.map(lambda name: _read_lines(store, f"{directory}/{name}"), since)
     ids = [each.table_id for each in found if each.table_id is not None]
@@ -262,11 +261,11 @@ def _read_checkpoint(store: FileSystem, path: str) -> _LoggedIds:
         wanted = {"metaData": ["id"], "txn": ["appId", "version"]}
         columns = [f"{kind}.{each}" for kind in wanted if kind in known for each in wanted[kind]]
         found = actions.read(columns=columns)
-    of_kind = {
+    found_by_kind = {
         kind: found[kind].drop_null().combine_chunks().flatten() if kind in known else ()
         for kind in wanted
     }
-    ids = of_kind["metaData"][0].to_pylist() if of_kind["metaData"] else []
-    names_and_versions = [each.to_pylist() for each in of_kind["txn"]] or [[], []]
+    ids = found_by_kind["metaData"][0].to_pylist() if found_by_kind["metaData"] else []
+    names_and_versions = [each.to_pylist() for each in found_by_kind["txn"]] or [[], []]
     applied = dict(zip(*names_and_versions, strict=True))
     return _LoggedIds(ids[0] if ids else None, applied)

@@ -8,7 +8,9 @@
 from __future__ import annotations
 
 from dagster_deltaweave.metadata.materialization import (
+    data_version_of,
     keep_view_fresh,
+    newest_materialization,
     record_data_version,
     record_merge,
     record_unchanged,
@@ -26,8 +28,10 @@ from dagster_deltaweave.metadata.metadata_entries import (
 __all__ = [
     "TABLE_ID",
     "TABLE_VERSION",
+    "data_version_of",
     "in_order",
     "keep_view_fresh",
+    "newest_materialization",
     "record_data_version",
     "record_merge",
     "record_unchanged",

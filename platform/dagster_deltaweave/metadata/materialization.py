@@ -17,6 +17,7 @@ from dagster import (
     AssetKey,
     AssetMaterialization,
     AssetObservation,
+    DagsterInstance,
     DataVersion,
     MetadataValue,
     OutputContext,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class MaterializedOutput(Protocol):
-    """An output, as far as its materialization is recorded by it: `io_manager.output.Output`."""
+    """What recording needs to know of an output, which is an `io_manager.output.Output`."""
 
     @property
     def context(self) -> OutputContext:
@@ -82,11 +83,11 @@ def merge_lineage(
     view = f"lineage_{uuid4().hex}"
     changes.createOrReplaceTempView(view)
     try:
-        of_columns = origins(resolve(parse_statement(spark, statement(view))))
+        found = origins(resolve(parse_statement(spark, statement(view))))
     finally:
         spark.catalog.dropTempView(view)
     locations = upstream_locations(output.context, output.tables)
-    return table_lineage(of_columns, locations, output.table.location())
+    return table_lineage(found, locations, output.table.location())
 
 
 def insert_of_events(table: Table, events: DataFrame) -> Callable[[str], str]:
@@ -205,7 +206,7 @@ def _always_zero(context: OutputContext, table: Table, text: str | None) -> froz
     try:
         return frozenset(metadata_entries.always_zero(table, text))
     except Exception as error:
-        # The merge is committed, and its numbers must be recorded: with those that are always zero.
+        # The merge is committed, so record all of its numbers.
         context.log.warning(f"Numbers that are always zero are recorded, too: {error}")
         return frozenset()
 
@@ -235,11 +236,11 @@ def record_write(
             metadata=metadata,
         )
     )
-    # The rows are those of one partition only if there is just one, without what was copied of
-    # others from files that hold both.
-    of_one = is_of_partitions and len(partitions) == 1 and "numOutputRows" in written.metrics
+    # With just one partition, the rows are its own, less those of others that were copied from
+    # shared files.
+    is_of_one = is_of_partitions and len(partitions) == 1 and "numOutputRows" in written.metrics
     counted = None
-    if of_one:
+    if is_of_one:
         counted = written.metrics["numOutputRows"] - written.metrics.get("numCopiedRows", 0)
     return {
         metadata_entries.TABLE_VERSION: _record_version(context, output.table, written.version),
@@ -262,7 +263,7 @@ def version_of_changed_rows(result: MergeResult) -> int | None:
 def record_unchanged(context: OutputContext, table: Table) -> int:
     """Make the last version that changed the table's rows the asset's data version.
 
-    So the data version stays if a run changes nothing, even if upkeep made versions meanwhile. If
+    The data version thus stays if a run changes nothing, even if upkeep has made versions since. If
     the log no longer holds the change, the data version that was recorded before is kept.
 
     Returns:
@@ -271,7 +272,8 @@ def record_unchanged(context: OutputContext, table: Table) -> int:
     change = last_change(table)
     version = change.version
     if not change.is_in_log:
-        recorded = _recorded_version(context)
+        newest = newest_materialization(context.step_context.instance, context.asset_key)
+        recorded = data_version_of(newest)
         version = version if recorded is None else min(recorded, version)
     record_data_version(context, version)
     return change.newest
@@ -285,14 +287,16 @@ def _record_version(context: OutputContext, table: Table, committed: int | None)
     return committed
 
 
-def _recorded_version(context: OutputContext) -> int | None:
-    """Return the data version of the asset's last materialization, if it is a table version."""
-    instance = context.step_context.instance
-    event = instance.get_latest_materialization_event(context.asset_key)
-    materialization = event.asset_materialization if event else None
-    tags = (materialization.tags or {}) if materialization else {}
-    recorded = tags.get(DATA_VERSION_TAG, "")
-    return int(recorded) if recorded.isdecimal() else None
+def newest_materialization(instance: DagsterInstance, key: AssetKey) -> AssetMaterialization | None:
+    """Return the newest materialization of an asset, with or without a run; None without any."""
+    event = instance.get_latest_materialization_event(key)
+    return event.asset_materialization if event else None
+
+
+def data_version_of(made: AssetMaterialization | None) -> int | None:
+    """Return the data version of a materialization, if it is a number; otherwise None."""
+    version = ((made.tags if made else None) or {}).get(DATA_VERSION_TAG, "")
+    return int(version) if version.isdecimal() else None
 
 
 def record_data_version(context: OutputContext, version: int) -> None:
@@ -309,8 +313,8 @@ def _lineage_metadata(
     output: MaterializedOutput, statement: Callable[[str], str] | None
 ) -> dict[str, object]:
     try:
-        of_columns = statement or insert_of_events(output.table, output.changes.rows)
-        lineage = merge_lineage(output, of_columns)
+        assigned = statement or insert_of_events(output.table, output.changes.rows)
+        lineage = merge_lineage(output, assigned)
     except Exception as error:
         # The merge is committed, so an error in what is only displayed must not fail the run.
         output.context.log.warning(f"The column lineage is left out: {error}")
@@ -330,12 +334,11 @@ def keep_view_fresh(
     the base's new version holds what the view read from the changes before, so the view's own data
     version stays. A view that was never materialized is left as it is.
     """
-    event = context.instance.get_latest_materialization_event(declaration.view)
-    before = event.asset_materialization if event else None
+    before = newest_materialization(context.instance, declaration.view)
     if before is None or not before.tags:
         return
-    of_base = get_input_data_version_tag(declaration.base)
-    if before.tags.get(of_base, base_version) == base_version:
+    base_tag = get_input_data_version_tag(declaration.base)
+    if before.tags.get(base_tag, base_version) == base_version:
         return
     # Without a run, because the run that merges materializes only the base.
     context.instance.report_runless_asset_event(
@@ -343,6 +346,6 @@ def keep_view_fresh(
             asset_key=declaration.view,
             description="The base was rematerialized: the rows are as they were.",
             metadata=metadata,
-            tags={**before.tags, of_base: base_version},
+            tags={**before.tags, base_tag: base_version},
         )
     )

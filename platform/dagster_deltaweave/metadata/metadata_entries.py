@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -50,19 +49,6 @@ _MATERIALIZATION: Mapping[str, str] = MappingProxyType(
 """Delta's reason to materialize the source or not, to what was done and why."""
 
 
-@dataclass(frozen=True)
-class PhaseLine:
-    """One phase of a merge.
-
-    Attributes:
-        did: A sentence for people.
-    """
-
-    phase: str
-    did: str
-    seconds: float
-
-
 def summary(result: MergeResult) -> str:
     """Return one line on what a merge did, with what matters most first."""
     metrics = result.metrics
@@ -72,14 +58,14 @@ def summary(result: MergeResult) -> str:
     parts = [
         f"{_changed_rows(result)}.",
         f"{_skipped_files(result)}{_touched_files(result)}.",
-        *_repeated_keys_lines(result),
+        *_retry_sentences(result),
         f"{seconds:.1f} s.",
     ]
     return " ".join(parts)
 
 
-def phase_lines(result: MergeResult) -> Iterator[PhaseLine]:
-    """Yield a line for each phase that ran, and for the commit even if nothing was committed."""
+def _phase_records(result: MergeResult) -> Iterator[TableRecord]:
+    """Yield a record for each phase that ran, and for the commit even if nothing was committed."""
     metrics = result.metrics
     why = _MATERIALIZATION.get(result.source_materialization, result.source_materialization)
     source = counted(metrics.num_source_rows, "row") + (f", {why}" if why else "")
@@ -94,11 +80,11 @@ def phase_lines(result: MergeResult) -> Iterator[PhaseLine]:
         ("Materialize source", source, metrics["materializeSourceTimeMs"]),
         ("Find touched files", scanned, metrics["scanTimeMs"]),
         ("Write changes", written, metrics["rewriteTimeMs"]),
+        ("Commit", _committed(result), result.commit_time_ms),
     )
     for phase, did, ms in phases:
-        if ms:
-            yield PhaseLine(phase, did, ms / 1000)
-    yield PhaseLine("Commit", _committed(result), result.commit_time_ms / 1000)
+        if ms or phase == "Commit":
+            yield TableRecord({"phase": phase, "what it did": did, "seconds": ms / 1000})
 
 
 def readable_size(size_in_bytes: int) -> str:
@@ -143,7 +129,7 @@ def _touched_files(result: MergeResult) -> str:
     return f", {num_vectors:,} marked, {metrics.num_target_files_removed:,} rewritten"
 
 
-def _repeated_keys_lines(result: MergeResult) -> Iterator[str]:
+def _retry_sentences(result: MergeResult) -> Iterator[str]:
     """Yield a sentence for each retry of the merge or its commit."""
     if result.attempts > 1:
         yield f"Ran {result.attempts} times, since executors died."
@@ -158,7 +144,7 @@ def _committed(result: MergeResult) -> str:
     if result.version is not None:
         return f"version {result.version}"
     if result.was_applied_before:
-        return DONE_BY_STRATEGY["already-applied"]
+        return StrategyName.ALREADY_APPLIED.did
     return "nothing, since no row changed"
 
 
@@ -193,7 +179,7 @@ def _wrapped_line(line: str) -> str:
     return "\n".join(lines)
 
 
-_COLUMNS = TableSchema(
+_PHASES = TableSchema(
     columns=[
         TableColumn("phase", "string"),
         TableColumn("what it did", "string"),
@@ -209,15 +195,11 @@ def merge_observation(
 
     `partition`: the partition that was merged, or None if it was none or several.
     """
-    records = [
-        TableRecord({"phase": each.phase, "what it did": each.did, "seconds": each.seconds})
-        for each in phase_lines(result)
-    ]
     return AssetObservation(
         asset_key=asset_key,
         partition=partition,
         description=summary(result),
-        metadata={"merge/phases": MetadataValue.table(records, schema=_COLUMNS)},
+        metadata={"merge/phases": MetadataValue.table([*_phase_records(result)], schema=_PHASES)},
     )
 
 
@@ -272,10 +254,10 @@ _FIRST = (
 METRICS = "merge/metrics"
 """Metadata key of the table of numbers that have no plot."""
 
-_OF_BY_SOURCE = ("merge/by_source_rows_updated", "merge/by_source_rows_deleted")
-_PLOTTED = frozenset({*_FIRST, "merge/source_rows", "merge/rows_copied", *_OF_BY_SOURCE})
-_OF_CHANGE_FEED = ("merge/change_files_added", "merge/change_bytes_added")
-_OF_VECTORS = (
+_BY_SOURCE_COUNTS = ("merge/by_source_rows_updated", "merge/by_source_rows_deleted")
+_PLOTTED = frozenset({*_FIRST, "merge/source_rows", "merge/rows_copied", *_BY_SOURCE_COUNTS})
+_CHANGE_FEED_COUNTS = ("merge/change_files_added", "merge/change_bytes_added")
+_VECTOR_COUNTS = (
     "merge/deletion_vectors_added",
     "merge/deletion_vectors_updated",
     "merge/deletion_vectors_removed",
@@ -299,15 +281,13 @@ TABLE_VERSION = "table/version"
 TABLE_ID = "table/id"
 """Metadata key of Delta's id of the table: a table recreated in the same place has another."""
 
-_ALREADY_APPLIED = "already-applied"
 
-
-def in_order(of_run: Mapping[str, object], of_table: Mapping[str, object]) -> dict[str, object]:
+def in_order(run: Mapping[str, object], table: Mapping[str, object]) -> dict[str, object]:
     """Put a run's metadata before that of its table, and what matters most before both.
 
     What both have is as the run recorded it.
     """
-    every = {**of_run, **of_table, **of_run}
+    every = {**run, **table, **run}
     first = {key: every[key] for key in _FIRST if key in every}
     return {**first, **every}
 
@@ -321,10 +301,10 @@ def always_zero(table: Table, statement: str | None) -> set[str]:
     snapshot = table.snapshot()
     zero: set[str] = set()
     if statement is None or not _BY_SOURCE.search(statement):
-        zero.update(_OF_BY_SOURCE)
+        zero.update(_BY_SOURCE_COUNTS)
     for keys, setting in (
-        (_OF_CHANGE_FEED, "delta.enableChangeDataFeed"),
-        (_OF_VECTORS, "delta.enableDeletionVectors"),
+        (_CHANGE_FEED_COUNTS, "delta.enableChangeDataFeed"),
+        (_VECTOR_COUNTS, "delta.enableDeletionVectors"),
     ):
         if (snapshot.setting(setting) or "false").lower() != "true":
             zero.update(keys)
@@ -378,7 +358,7 @@ def merge_metadata(result: MergeResult, unused: Collection[str] = ()) -> dict[st
         "merge/seconds": MetadataValue.float(seconds),
         "merge/strategy": MetadataValue.text(result.strategy),
         METRICS: _metrics_table(numbers),
-        **_repetitions(result),
+        **_retry_counts(result),
     }
     amplification = _write_amplification(result)
     if amplification is not None:
@@ -399,7 +379,7 @@ def _metrics_table(numbers: Mapping[str, float]) -> MetadataValue:
     return MetadataValue.table(records, schema=schema)
 
 
-def _repetitions(result: MergeResult) -> dict[str, MetadataValue]:
+def _retry_counts(result: MergeResult) -> dict[str, MetadataValue]:
     counts = {}
     if result.attempts > 1:
         counts["merge/attempts"] = result.attempts
@@ -425,7 +405,7 @@ def write_metadata(
         if name in result.metrics:
             metadata[key] = MetadataValue.int(result.metrics[name])
     if result.version is None:
-        metadata["write/mode"] = MetadataValue.text(_ALREADY_APPLIED)
+        metadata["write/mode"] = MetadataValue.text(StrategyName.ALREADY_APPLIED.value)
     else:
         metadata["write/version"] = MetadataValue.int(result.version)
     if predicate is not None:

@@ -1,12 +1,19 @@
 """The partitions of a run, and the rows of a table that belong to them.
 
-- `run_partitions`: which partitions a run is for and which of two is the older one, whether it is a
-  full refresh, which runs are under way, and which ones backfills have still to make.
+- `run_partitions`: the tags of runs; which partitions a run is for, whether it is a full refresh,
+  which runs are under way, and which ones backfills have still to make.
+- `positions`: which of two partitions is the newer one.
 - `predicate`: the SQL predicate of the rows that belong to partitions.
 """
 
 from __future__ import annotations
 
+from dagster_deltaweave.partitions.positions import (
+    Positions,
+    keys_of_windows,
+    newest_first,
+    partition_positions,
+)
 from dagster_deltaweave.partitions.predicate import NO_ROW_PREDICATE, partition_predicate
 from dagster_deltaweave.partitions.run_partitions import (
     ATTEMPT_TAG,
@@ -18,7 +25,6 @@ from dagster_deltaweave.partitions.run_partitions import (
     ORDER_TAG,
     RECORDED_TAG,
     WAITED_TAG,
-    Positions,
     backfills_in_progress,
     by_run,
     covers_all_partitions,
@@ -27,16 +33,12 @@ from dagster_deltaweave.partitions.run_partitions import (
     is_full_refresh,
     is_refresh,
     is_under_way,
-    keys_of_windows,
     left_of_assets,
     left_of_job,
-    left_to_backfill,
     lists_partitions,
-    newest_first,
     output_is_full_refresh,
     output_partition_keys,
     partition_keys,
-    partition_positions,
     partition_tags,
     partitions_of_run,
     planned_assets,
@@ -71,7 +73,6 @@ __all__ = [
     "keys_of_windows",
     "left_of_assets",
     "left_of_job",
-    "left_to_backfill",
     "lists_partitions",
     "newest_first",
     "output_is_full_refresh",

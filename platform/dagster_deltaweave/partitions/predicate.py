@@ -17,7 +17,7 @@ from dagster import MultiPartitionKey, MultiPartitionsDefinition, PartitionsDefi
 from dagster import TimeWindowPartitionsDefinition as TimeWindows
 from pyspark.sql.types import DataType, DateType, StringType, TimestampNTZType, TimestampType
 
-from dagster_deltaweave.partitions.run_partitions import is_skipped
+from dagster_deltaweave.partitions.positions import is_skipped
 from deltaweave.delta.jvm import parsed_expression, translated
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import literal
@@ -70,8 +70,8 @@ def _multi_predicate(
     table: str,
     rows: DataFrame,
 ) -> str:
-    of_dimension = expression if isinstance(expression, Mapping) else {}
-    lacking = [each.name for each in definition.partitions_defs if not of_dimension.get(each.name)]
+    expressions = expression if isinstance(expression, Mapping) else {}
+    lacking = [each.name for each in definition.partitions_defs if not expressions.get(each.name)]
     if lacking:
         raise _no_predicate(
             f"nothing says which rows a partition has, by {', '.join(lacking)}.", table
@@ -88,7 +88,7 @@ def _multi_predicate(
 
     terms = [
         " AND ".join(
-            _predicate(each.partitions_def, those, of_dimension[each.name], table, rows)
+            _predicate(each.partitions_def, those, expressions[each.name], table, rows)
             for each, those in ((first, some), (second, others))
         )
         for others, some in firsts.items()
@@ -137,7 +137,7 @@ def _windows_predicate(
         if _begin_or_end_between_two(windows):
             raise _inseparable(windows, _COMES_TWICE, kind, table)
         return _windows_condition(
-            expression, windows, lambda moment: f"TIMESTAMP_NTZ{_clock_literal(moment)}"
+            expression, windows, lambda moment: f"TIMESTAMP_NTZ'{moment:%Y-%m-%d %H:%M:%S}'"
         )
     if isinstance(kind, DateType):
         if not _are_days(definition, keys, windows):
@@ -151,8 +151,8 @@ def _windows_predicate(
             if _has_times(definition, rows, expression, windows, table):
                 raise _inseparable(windows, _COMES_TWICE, kind, table)
             texts = None
-        of_keys = _keys_predicate(keys, expression)
-        return of_keys if texts is None else f"({of_keys} OR {texts})"
+        has_key = _keys_predicate(keys, expression)
+        return has_key if texts is None else f"({has_key} OR {texts})"
     return _keys_predicate(keys, expression)
 
 
@@ -161,16 +161,18 @@ def _texts_predicate(
 ) -> str | None:
     """Build the condition for texts of times in the windows, or None if only keys belong to them.
 
-    No key may be among the times of another window. `2024-01-01 06` would be if it begins at 06:30.
+    No key may be among the times of another window. `2024-01-01 06` is, if it begins at 06:30.
     """
     like = _like_of_times(definition)
     times = _times_predicate(expression, windows, like) if like else None
     begins = _SAMPLE_TIME.strftime(definition.fmt)
     are_dated = not _LIKE_DATE.match(begins) or begins.startswith(f"{_SAMPLE_TIME:%Y-%m-%d}")
     if are_dated and _begin_and_end_days(windows):
-        # All hours of a day have what each of them has, and the texts of their date.
-        of_each = map(definition.time_window_for_partition_key, keys)
-        if like == _ANY_TIME or _begin_and_end_days([(each.start, each.end) for each in of_each]):
+        # All hours of a day together have the texts of their date, too.
+        each_window = map(definition.time_window_for_partition_key, keys)
+        if like == _ANY_TIME or _begin_and_end_days(
+            [(each.start, each.end) for each in each_window]
+        ):
             return _dates_predicate(expression, windows, "____-__-__%")
         dates = _dates_predicate(expression, windows, "____-__-__")
         return f"{dates} OR {times}" if times else dates
@@ -178,7 +180,7 @@ def _texts_predicate(
 
 
 def _like_of_times(definition: TimeWindows) -> str | None:
-    """Return a pattern of texts of times that fits no key which sorts otherwise, or None."""
+    """Return a LIKE pattern of texts of times that no key with another order matches, or None."""
     key = _SAMPLE_TIME.strftime(definition.fmt)
     if not re.match(r"....-..-.. ", key) or key.startswith(f"{_SAMPLE_TIME:%Y-%m-%d %H:%M}"):
         return _ANY_TIME
@@ -208,7 +210,7 @@ def _has_times(
     windows: Sequence[_Window],
     table: str,
 ) -> bool:
-    """Return whether rows have texts of the windows' wall-clock times; a job, only twice a year."""
+    """Return whether rows have texts of the windows' wall-clock times, by a Spark job."""
     # Before the clock was set back to the window's end, it went on for up to an hour.
     shown = [(start, end + _HOUR if _comes_twice(end) else end) for start, end in windows]
     with translated(table, operation="choosing partitions"):
@@ -230,7 +232,7 @@ def _windows_condition(
 
 
 def _windows(definition: TimeWindows, keys: Sequence[str]) -> list[_Window]:
-    """Return the partitions' time windows in their time zone; adjacent ones are joined.
+    """Return the partitions' time windows in their time zone, adjacent ones as one.
 
     A time that the zone skipped has no rows: Dagster gives it the window of the next key.
     """
@@ -282,10 +284,6 @@ def _begin_or_end_between_two(windows: Sequence[_Window]) -> bool:
 
 def _instant_literal(moment: datetime) -> str:
     return f"TIMESTAMP'{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}+00:00'"
-
-
-def _clock_literal(moment: datetime) -> str:
-    return f"'{moment:%Y-%m-%d %H:%M:%S}'"
 
 
 def _clock_text(moment: datetime) -> str:

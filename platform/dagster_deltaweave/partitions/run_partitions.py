@@ -1,4 +1,4 @@
-"""The partitions of runs: which ones, in which order, under way, or still to be made by backfills.
+"""The partitions and tags of runs: which ones, under way, or still to be made by backfills.
 
 Dagster's run tags name one partition or a range; `deltaweave/partitions` names any partitions:
 
@@ -10,13 +10,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
-from functools import lru_cache
-from itertools import groupby
 from typing import Any, NamedTuple
-from zoneinfo import ZoneInfo
 
 from dagster import (
     AssetExecutionContext,
@@ -25,15 +21,11 @@ from dagster import (
     DagsterEventType,
     DagsterInstance,
     DagsterRun,
-    DynamicPartitionsDefinition,
-    MultiPartitionsDefinition,
     OpExecutionContext,
     OutputContext,
     PartitionKeyRange,
     PartitionsDefinition,
     RunRecord,
-    TimeWindow,
-    TimeWindowPartitionsDefinition,
     partition_loading_context,
 )
 
@@ -55,11 +47,11 @@ PARTITIONS = "deltaweave/partitions"
 """Run tag that lists partitions, adjacent or not: `a,c,f`, or a JSON list of strings."""
 
 HIDDEN = ".dagster/deltaweave."
-"""Begins run tags that Dagster's pages leave out; read such a tag with `written_tag`."""
+"""Prefix of run tags that Dagster's pages hide; read such a tag with `written_tag`."""
 
 
 def hidden_tag(name: str) -> str:
-    """Return the name of a tag that Dagster's pages leave out.
+    """Return the name of a tag that Dagster's pages hide.
 
     >>> hidden_tag("deltaweave/attempt")
     '.dagster/deltaweave.attempt'
@@ -83,7 +75,7 @@ FULL_REFRESH_TAG = "deltaweave/full_refresh"
 """Run tag: `true` makes the run rebuild its tables."""
 
 DELIVERY_TAG = hidden_tag("deltaweave/delivery")
-"""Run tag with the delivery of its partition that a run applies; by hand, by its `shown_name`."""
+"""Run tag: the delivery that the run applies; people give it by its `shown_name`."""
 
 IDENTITY_TAG = hidden_tag("deltaweave/fingerprint")
 """Run tag that identifies the delivery among those of its partition."""
@@ -280,8 +272,8 @@ def _wrong_list(problem: str, asset: str) -> StatementError:
     )
 
 
-# Dagster launches the retry of a failed run within seconds. If its daemon is off, or the job gone,
-# the run keeps the tag that promises a retry.
+# Dagster launches the retry of a failed run within seconds. If its daemon is off, or the job was
+# deleted, the run keeps the tag that promises a retry.
 _SECONDS_UNTIL_RETRY = 600
 
 
@@ -299,13 +291,13 @@ def is_under_way(record: RunRecord, instance: DagsterInstance) -> bool:
 
 def ended_at(record: RunRecord) -> float:
     """Return when an ended run ended, in s since 1970; if unknown, when it last changed."""
-    # Neither a run that ended without an event nor a storage of Dagster of 2021 has the first.
+    # Runs that ended without an event, and storages of Dagster of 2021, have no end time.
     return record.end_time or record.update_timestamp.timestamp()
 
 
 def planned_assets(instance: DagsterInstance, run: DagsterRun) -> frozenset[AssetKey]:
     """Return the assets that a run is to materialize."""
-    # A run that executes some steps again has the selection of the one before.
+    # A run that executes some steps again has the asset selection of the one before.
     if run.asset_selection is not None and run.step_keys_to_execute is None:
         return frozenset(run.asset_selection)
     # A run of a whole job names no assets, but its planned materializations are recorded.
@@ -355,10 +347,6 @@ def unmerged_attempts(instance: DagsterInstance, asset: AssetKey) -> list[Unmerg
     return [UnmergedAttempt(each, run_id) for each, (run_id, _) in found.items() if each]
 
 
-Materializes = Callable[[PartitionBackfill], bool]
-"""Decides whether the job of a backfill materializes the asset in question."""
-
-
 def backfills_in_progress(instance: DagsterInstance) -> Sequence[PartitionBackfill]:
     """Return the backfills that go on: not those that are cancelled, have failed or have ended."""
     going_on = BulkActionsFilter(statuses=[BulkActionStatus.REQUESTED])
@@ -386,162 +374,3 @@ def left_of_job(backfill: PartitionBackfill) -> Sequence[str]:
     names = list(backfill.partition_names or ())
     last = backfill.last_submitted_partition_name
     return names[names.index(last) + 1 :] if last in names else names
-
-
-def left_to_backfill(
-    backfill: PartitionBackfill, asset: AssetKey, materializes: Materializes
-) -> Iterator[str]:
-    """Yield the partitions of an asset for which a backfill in progress has still to make runs."""
-    if backfill.asset_backfill_data is not None:
-        yield from left_of_assets(backfill.asset_backfill_data, asset)
-    elif not backfill.is_asset_backfill and materializes(backfill):
-        yield from left_of_job(backfill)
-
-
-Positions = Callable[[str], Any]
-"""Gives a partition's position, which is greater for a newer one; None if the asset lacks it."""
-
-_ASKED_ONE_BY_ONE = 16  # dynamic partitions; most runs ask for one or two
-
-
-def partition_positions(
-    definition: PartitionsDefinition[str] | None, instance: DagsterInstance
-) -> Positions | None:
-    """Return a function from partition to position; None if the partitions have no order.
-
-    `definition`: the asset's partitions, None if it has none.
-    """
-    if definition is None:
-        return None
-    if isinstance(definition, MultiPartitionsDefinition):
-        return _by_time_dimension(definition, instance)
-    if isinstance(definition, TimeWindowPartitionsDefinition):
-        return lambda key: _window_start(definition, key)
-    if isinstance(definition, DynamicPartitionsDefinition):
-        exists = _existence(definition, instance)
-        return lambda key: key if exists(key) else None
-    keys = definition.get_partition_keys(dynamic_partitions_store=instance)
-    return {key: number for number, key in enumerate(keys)}.get
-
-
-def newest_first(merged: Mapping[str, int], positions: Positions) -> Iterator[str]:
-    """Yield the merged partitions that count, newest first.
-
-    Partitions do not count if the asset no longer has them, or if the order went back to an
-    older partition since.
-    """
-    lowest: Any = None
-    by_version = sorted(merged.items(), key=lambda each: -each[1])
-    for _, group in groupby(by_version, key=lambda each: each[1]):
-        known = [(positions(key), key) for key, _ in group]
-        known = [
-            (position, key)
-            for position, key in known
-            if position is not None and (lowest is None or position <= lowest)
-        ]
-        for position, key in sorted(known, reverse=True):
-            yield key
-            lowest = position
-
-
-def _existence(
-    definition: DynamicPartitionsDefinition, instance: DagsterInstance
-) -> Callable[[str], bool]:
-    """Return a function that decides whether a partition was added and not deleted since.
-
-    It asks the storage for a few keys one by one, and beyond that for all keys at once.
-    """
-    name, asked, known = definition.name, set[str](), set[str]()
-
-    def exists(key: str) -> bool:
-        if name is None or key in known:
-            return True
-        if key not in asked and len(asked) == _ASKED_ONE_BY_ONE:
-            known.update(instance.get_dynamic_partitions(name))
-        asked.add(key)
-        return key in known or instance.has_dynamic_partition(name, key)
-
-    return exists
-
-
-def _by_time_dimension(
-    definition: MultiPartitionsDefinition, instance: DagsterInstance
-) -> Positions | None:
-    kinds = [
-        isinstance(each.partitions_def, TimeWindowPartitionsDefinition)
-        for each in definition.partitions_defs
-    ]
-    if kinds.count(True) != 1:
-        return None
-    times = definition.partitions_defs[kinds.index(True)].name
-    within = {
-        each.name: partition_positions(each.partitions_def, instance)
-        for each in definition.partitions_defs
-    }
-
-    def position(key: str) -> float | None:
-        try:
-            parts = definition.get_partition_key_from_str(key).keys_by_dimension
-        except Exception:  # a key with dimensions that the definition had before
-            return None
-        at = {name: of and of(parts[name]) for name, of in within.items()}
-        return None if None in at.values() else at[times]
-
-    return position
-
-
-def _window_start(definition: TimeWindowPartitionsDefinition, key: str) -> float | None:
-    """Return when the window begins, in s since 1970; None for a key of no window."""
-    start = _start_by_dagster(definition, key)
-    if start is None or start.strftime(definition.fmt) == key:
-        return None if start is None else start.timestamp()
-    # For a day that does not begin a month, Dagster gives the next month. An hour that comes twice
-    # has the offset in its key. Dagster lists a key for a time that no clock showed, and gives the
-    # next one for it.
-    at = start.timestamp()
-    if is_skipped(definition, key):
-        # Before the next key, by so little that it is after the one before.
-        before = start.replace(tzinfo=None) - datetime.strptime(key, definition.fmt)
-        return at - before.total_seconds() * 1e-6
-    is_listed = definition.get_partition_key_for_timestamp(at) == key
-    return at if is_listed or key in keys_of_windows(definition) else None
-
-
-@lru_cache(maxsize=2**17)  # Dagster computes a window in 0.2 ms, and ticks of a sensor ask again
-def _start_by_dagster(definition: TimeWindowPartitionsDefinition, key: str) -> datetime | None:
-    """Return when Dagster's window of a key begins; None for a key in another format."""
-    try:
-        return definition.time_window_for_partition_key(key).start
-    except (ValueError, StopIteration):
-        return None
-    except CheckError:  # the calendar of the zone skipped its day
-        zone = ZoneInfo(definition.timezone)
-        return datetime.strptime(key, definition.fmt).replace(tzinfo=zone)
-
-
-def is_skipped(definition: TimeWindowPartitionsDefinition, key: str) -> bool:
-    """Return whether a key that Dagster lists is of a time that the zone skipped.
-
-    Dagster gives it the window of the next key.
-    """
-    start = _start_by_dagster(definition, key)
-    following = key if start is None else start.strftime(definition.fmt)
-    if start is None or following == key or not {key, following} <= keys_of_windows(definition):
-        return False
-    # The hour that is repeated after a clock change has an instant of its own.
-    other = _start_by_dagster(definition, following)
-    return other is not None and other.timestamp() == start.timestamp()
-
-
-def keys_of_windows(definition: TimeWindowPartitionsDefinition) -> frozenset[str]:
-    """Return the keys that a definition has now."""
-    return _keys_up_to(definition, definition.get_last_partition_window())
-
-
-@lru_cache(maxsize=16)  # Dagster computes 100,000 keys in 4 s, for each tick
-def _keys_up_to(
-    definition: TimeWindowPartitionsDefinition,
-    last: TimeWindow | None,  # noqa: ARG001 - a key of the cache
-) -> frozenset[str]:
-    """Return the keys of a definition whose last window by now is this one."""
-    return frozenset(definition.get_partition_keys())

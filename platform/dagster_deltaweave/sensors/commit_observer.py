@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dagster import (
     AssetKey,
@@ -33,6 +33,7 @@ from dagster import (
 
 from dagster_deltaweave.dagster_private import DATA_VERSION_TAG, AssetGraph
 from dagster_deltaweave.logs import LoggedCommit, LogReader, Position
+from dagster_deltaweave.metadata import newest_materialization
 from dagster_deltaweave.partitions import planned_assets
 from dagster_deltaweave.sensors.run_requests import SensorArguments, check_least
 from dagster_deltaweave.spark import run_id_in, session_runs_in
@@ -56,12 +57,6 @@ _CLOCKS_DIFFER_MS = 60_000
 _RUNS_OF_PAGE = 1_000
 _SEARCHED = 10
 """How many pages of observations are searched for a commit's; each merge has one of its own."""
-
-
-class _Fetch(Protocol):
-    def __call__(
-        self, records_filter: AssetRecordsFilter, limit: int, cursor: str | None
-    ) -> EventRecordsResult: ...
 
 
 def position_metadata(position: Position) -> dict[str, MetadataValue]:
@@ -132,11 +127,11 @@ def materialized_by(instance: DagsterInstance, run_id: str, key: AssetKey) -> bo
 
 
 def _newest_first(
-    fetch: _Fetch, wanted: AssetRecordsFilter, pages: int | None = None
+    fetch: Callable[..., EventRecordsResult], wanted: AssetRecordsFilter, pages: int | None = None
 ) -> Iterator[EventLogRecord]:
     cursor, read = None, 0
     while pages is None or read < pages:
-        page = fetch(wanted, _RUNS_OF_PAGE, cursor)
+        page = fetch(wanted, limit=_RUNS_OF_PAGE, cursor=cursor)
         yield from page.records
         if not page.has_more:
             return
@@ -241,8 +236,8 @@ def _known_writers(
     labelled = {e.version for e in unmarked if e.user_metadata and e.version not in by_session}
     began = first_run_going_on(instance, key) if labelled else math.inf
     oldest = min(each.position.timestamp for each in unmarked)
-    of_runs = versions_of_runs(instance, key, {each.version for each in unmarked}, oldest)
-    others = [each for each in unmarked if each.version not in of_runs]
+    recorded = versions_of_runs(instance, key, {each.version for each in unmarked}, oldest)
+    others = [each for each in unmarked if each.version not in recorded]
     unclear = (
         each.version
         for each in others
@@ -271,7 +266,7 @@ def _committed_by_sessions(
     runs = {each.version: session_runs_in(each.user_metadata) for each in commits}
     known = {
         run_id: materialized_by(instance, run_id, key)
-        for run_id in {each for of_commit in runs.values() for each in of_commit}
+        for run_id in {each for session_runs in runs.values() for each in session_runs}
     }
     answers = {version: [known[each] for each in found] for version, found in runs.items() if found}
     return {
@@ -377,7 +372,7 @@ def _look_at_asset(
 ) -> _AssetLook:
     """Return the events to record for one asset; update `followed`."""
     name = table.name
-    newest = _newest_materialization(context.instance, table.key)
+    newest = newest_materialization(context.instance, table.key)
     before = followed.get(name)
     try:
         location = _location(newest, table) or (before.location if before else None)
@@ -405,7 +400,7 @@ def _look_at_asset(
         followed[name] = look.followed
     if look.is_first and look.followed is not None:
         events.append(_follow_observation(table.key, look.followed.seen))
-    changed = _last_change(look.of_others) if materializes else []
+    changed = [each for each in look.of_others if each.changes_data][-1:] if materializes else []
     if not _has_partitions(context, table):
         events += [
             _materialization(table.key, location, each)
@@ -447,13 +442,6 @@ def _followed(context: SensorEvaluationContext) -> dict[str, FollowedTable]:
         return {}
 
 
-def _newest_materialization(
-    instance: DagsterInstance, key: AssetKey
-) -> AssetMaterialization | None:
-    event = instance.get_latest_materialization_event(key)
-    return event.asset_materialization if event else None
-
-
 def _location(newest: AssetMaterialization | None, table: NamedAsset) -> str | None:
     """Return the location of the asset's table, by its last materialization or its declaration."""
     uri = newest.metadata.get(URI) if newest else None
@@ -465,10 +453,6 @@ def _location(newest: AssetMaterialization | None, table: NamedAsset) -> str | N
 
 def _is_of_others(event: AssetEvent) -> bool:
     return isinstance(event, AssetObservation) and _OPERATION in event.metadata
-
-
-def _last_change(commits: Sequence[LoggedCommit]) -> list[LoggedCommit]:
-    return [each for each in commits if each.changes_data][-1:]
 
 
 def _follow_observation(key: AssetKey, seen: Position) -> AssetObservation:

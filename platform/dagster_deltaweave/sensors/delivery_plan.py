@@ -9,7 +9,6 @@ from typing import Any
 from dagster import (
     AssetKey,
     DagsterInstance,
-    DagsterRun,
     DagsterRunStatus,
     DynamicPartitionsDefinition,
     PartitionsDefinition,
@@ -103,7 +102,8 @@ def plan_requests(
 ) -> DeliveryPlan:
     """Return which of the complete deliveries to request now.
 
-    `margin`: how much earlier than a run by hand a delivery must have changed to be in it, in ns.
+    `margin`: by how much, in ns, a delivery must have changed before a run by hand was created, so
+    that the run has read it.
     """
     sort_key = sort_key_of(target.partitions_def, target.context.instance)
     assets = target.assets(margin)
@@ -133,7 +133,7 @@ class _Planner:
         # Some partitions have no order.
         self._positions = partition_positions(self.target.partitions_def, self._instance)
         ordered = [each for each in self.assets if each.is_ordered]
-        # By asset in order, what is merged and is newest: nothing older is merged any more.
+        # The newest merged partition of each asset that merges in order: older ones come too late.
         self._newest = {
             each.key: each.newest_merged(self._positions, self._instance)
             for each in ordered
@@ -156,7 +156,11 @@ class _Planner:
             return
         several = self._runs.of_several()
         awaited = self._failed_without_delivery({each.partition for each in left})
-        awaited |= {each: _UNDER_WAY for each in several if self._is_awaited(each)}
+        awaited |= {
+            each: _UNDER_WAY
+            for each in several
+            if any(self._is_awaited_by(key, each) for key in self._newest)
+        }
         oldest = sorted(awaited, key=self.sort_key)
         for digest, group in groups(left, lambda each: _keys_text(missing[each.partition])):
             if digest in done:
@@ -185,7 +189,9 @@ class _Planner:
         self, delivery: Delivery, runs: Sequence[RunRecord], missing: Sequence[TargetAsset]
     ) -> None:
         partition = delivery.partition
-        own = [each for each in runs if self._is_of_directory(each.dagster_run)]
+        # Runs by hand name no directory.
+        directories = "", self.target.landing
+        own = [run for run in runs if landing_directory(run.dagster_run.tags) in directories]
         standing = standing_of(delivery, own, self.policy, missing, self._runs)
         late = {key for key in self._newest if self._is_merged_past(key, partition)}
         if standing.is_done:
@@ -206,27 +212,20 @@ class _Planner:
                 is_failed = standing.run is None or standing.run.status != DagsterRunStatus.SUCCESS
                 self._blocker = f"{partition}, {_FAILED_TEXT if is_failed else _ENDED_TEXT}"
         elif len(self.plan.requests) < self.limit:
-            # What a run needs of an asset without a log may not outlive the run that made it.
+            # Assets without a log run again: their outputs may not outlive the run that made them.
             held = {each.key for each in self.assets if each.is_read} - standing.missing
             selected = self.target.without(held | late)
             self.plan.requests.append((delivery, replace(standing, selected=selected)))
         else:
             self.plan.later += 1
 
-    def _is_of_directory(self, run: DagsterRun) -> bool:
-        """Return whether a run is for no delivery of another directory."""
-        return landing_directory(run.tags) in ("", self.target.landing)
-
     def _is_merged_past(self, key: AssetKey, partition: str) -> bool:
         """Return whether a partition is late: a newer one was merged into an asset's table."""
         newest = self._newest.get(key)
         return newest is not None and self.sort_key(partition) < self.sort_key(newest)
 
-    def _is_awaited(self, partition: str) -> bool:
-        """Return whether newer partitions wait for this one to be merged."""
-        return any(self._is_awaited_by(key, partition) for key in self._newest)
-
     def _is_awaited_by(self, key: AssetKey, partition: str) -> bool:
+        """Return whether newer partitions of an asset wait for this one to be merged."""
         newest = self._newest[key]
         is_newer = newest is None or self.sort_key(partition) > self.sort_key(newest)
         return is_newer and self._positions is not None and self._positions(partition) is not None
@@ -234,7 +233,7 @@ class _Planner:
     def _failed_without_delivery(self, landed: set[str]) -> dict[str, str]:
         """Return partitions without a complete delivery for which newer partitions wait.
 
-        Their runs failed, as of a backfill, and a run of a newer one would fail because of that.
+        Their runs, e.g. of a backfill, failed, and a run of a newer one would fail because of that.
         """
         found = {
             partition: run_id

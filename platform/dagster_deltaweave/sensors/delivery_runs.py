@@ -73,13 +73,13 @@ class RetryPolicy:
 
 @dataclass(frozen=True)
 class Standing:
-    """What Dagster's runs say of a delivery.
+    """The state of a delivery by Dagster's runs.
 
     Attributes:
         attempt: The number of the run to request now; None to request none.
         run_key: The run key of that run.
         run: The run that is under way, merged the delivery, or failed, if any.
-        problem: Why the delivery is not requested now, if its runs failed; a sentence's end.
+        problem: Why the delivery is not requested now, if its runs failed, in words.
         is_done: Whether runs merged the delivery.
         missing: The assets that lack the delivery.
         selected: The assets that the run materializes; None for all of the target.
@@ -142,7 +142,7 @@ def _standing_after(
     missing: frozenset[AssetKey],
 ) -> Standing:
     """Return the standing of a delivery that none of the ended runs has merged for these assets."""
-    # What succeeded was taken back since: failures before that are no reason not to merge it.
+    # A run that succeeded was undone by a RESTORE since, so failures before it do not count.
     counted = list(takewhile(lambda each: _succeeded(each) == _succeeded(ended[0]), ended))
     number, key = len(counted) + 1, _delivery_run_key(delivery, runs)
     if not counted:

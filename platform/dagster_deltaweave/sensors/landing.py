@@ -45,7 +45,7 @@ from dagster_deltaweave.sensors.run_requests import (
 from dagster_deltaweave.sensors.target_tables import SensorTarget, Target, check_target_partitions
 from dagster_deltaweave.storage import local_path, without_query
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset
-from deltaweave._validation import check_given_location, counted
+from deltaweave._validation import check_given_location, counted, options_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -58,7 +58,6 @@ COARSE_CLOCK = SECOND_IN_NS // 20
 class _LandingSensor:
     """A landing sensor: the arguments of `build_partition_sensor`, and its tick."""
 
-    name: str
     directory: str | Path
     partitions_def: PartitionsDefinition[str]
     landing_asset: AssetKey | None
@@ -98,7 +97,7 @@ class _LandingSensor:
                 cursor=context.cursor,
             )
         known = known_partitions(context, self.partitions_def)
-        found = list(_with_keys(found, known))
+        found = _with_keys(found, known)
         now, lateness = time.time_ns(), self.max_lateness_seconds * SECOND_IN_NS
         cursor = LandingCursor.of(context.cursor)
         landed = look_at_landing(
@@ -153,8 +152,11 @@ class _LandingSensor:
     def _skip_reason(self, landed: LandingLook, plan: DeliveryPlan) -> str:
         reason = f"No new partition in {self.shown}: {plan.merged} merged"
         missing = f"; {self.until_complete}"
-        of_kind = (plan.under_way, ""), (landed.incomplete, missing), (landed.unknown, "")
-        for what, (those, why) in zip(("under way", "incomplete", "unknown"), of_kind, strict=True):
+        for what, those, why in (
+            ("under way", plan.under_way, ""),
+            ("incomplete", landed.incomplete, missing),
+            ("unknown", landed.unknown, ""),
+        ):
             if those:
                 reason += f", {len(those)} {what} ({', '.join(those[:5])}{why})"
         if landed.problems:
@@ -247,19 +249,13 @@ def build_partition_sensor(  # noqa: PLR0913 - the public options
     check_least(name, 1, max_requests_per_tick=max_requests_per_tick, attempts=attempts)
     check_least(name, 0, max_lateness_seconds=max_lateness_seconds)
     check_least(name, 0, retry_after_seconds=retry_after_seconds)
-    sensor = _LandingSensor(
-        name,
-        directory,
-        partitions_def,
-        NamedAsset.of(landing_asset).key if landing_asset is not None else None,
-        marker,
-        suffix,
-        max_requests_per_tick,
-        max_lateness_seconds,
-        RetryPolicy(attempts, retry_after_seconds),
-        target,
-        run_tags or {},
-    )
+    given = {
+        **locals(),
+        "landing_asset": None if landing_asset is None else NamedAsset.of(landing_asset).key,
+        "policy": RetryPolicy(attempts, retry_after_seconds),
+        "run_tags": run_tags or {},
+    }
+    sensor = options_of(_LandingSensor, given)
     return SensorDefinition(
         name=name,
         evaluation_fn=lambda context: sensor.tick(context),
@@ -280,23 +276,19 @@ def _horizon(found: Iterable[Delivery], settled: int) -> int:
     return min(settled, newest - SECOND_IN_NS if is_whole_second(newest) else newest)
 
 
-def _with_keys(found: Iterable[Delivery], known: frozenset[str] | None) -> Iterable[Delivery]:
+def _with_keys(found: list[Delivery], known: frozenset[str] | None) -> list[Delivery]:
     """Give the deliveries their partition keys, which differ from the names of Hive directories."""
     if known is None:
         return found
-    named = sorted(found, key=lambda each: (each.partition not in known, each.partition))
+    named: list[Delivery] = []
     taken: set[str] = set()
-    return [_with_key(each, known, taken) for each in named]
-
-
-def _with_key(delivery: Delivery, known: frozenset[str], taken: set[str]) -> Delivery:
-    """Give the delivery its partition key, and add the key to `taken`."""
-    name = delivery.partition
-    value = hive_value(name)
-    if name not in known and value in known and value not in taken:
-        delivery = replace(delivery, partition=value, directory=delivery.name)
-    taken.add(delivery.partition)
-    return delivery
+    for each in sorted(found, key=lambda each: (each.partition not in known, each.partition)):
+        value = hive_value(each.partition)
+        if each.partition not in known and value in known and value not in taken:
+            each = replace(each, partition=value, directory=each.name)
+        taken.add(each.partition)
+        named.append(each)
+    return named
 
 
 def _listed_problems(problems: Mapping[str, str]) -> str:

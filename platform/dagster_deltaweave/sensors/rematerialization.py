@@ -287,11 +287,11 @@ def _with_retries(
         base = _base_name(each.assets)
         wanted = RunsFilter(tags={REMATERIALIZES: base}, statuses=list(FINISHED_STATUSES))
         records = instance.get_run_records(wanted, limit=_MOST_ENDED)
-        ended = [record for record in records if _run_key_state(_run_key_of(record)) == each.state]
+        ended = [record for record in records if _run_key(record).state == each.state]
         if not ended:
             now.append(each)
             continue
-        run, last = ended[0].dagster_run, max(_attempt(_run_key_of(record)) for record in ended)
+        run, last = ended[0].dagster_run, max(_run_key(record).attempt for record in ended)
         if run.status == DagsterRunStatus.CANCELED:
             now.append(replace(each, attempt=last))  # which was requested before
             continue
@@ -310,20 +310,18 @@ def _with_retries(
     return DueBases(now, notes)
 
 
-def _run_key_of(record: RunRecord) -> str:
-    return record.dagster_run.tags.get(RUN_KEY_TAG, "")
+class _RunKey(NamedTuple):
+    """The state that a run was requested for, and the number of the run for it."""
+
+    state: str
+    attempt: int
 
 
-def _run_key_state(run_key: str) -> str:
-    return run_key.rpartition("#")[0] if _numbered(run_key) else run_key
-
-
-def _attempt(run_key: str) -> int:
-    return int(run_key.rpartition("#")[2]) if _numbered(run_key) else 1
-
-
-def _numbered(run_key: str) -> bool:
-    return "#" in run_key and run_key.rpartition("#")[2].isdecimal()
+def _run_key(record: RunRecord) -> _RunKey:
+    text = record.dagster_run.tags.get(RUN_KEY_TAG, "")
+    state, _, number = text.rpartition("#")
+    is_numbered = "#" in text and number.isdecimal()
+    return _RunKey(state, int(number)) if is_numbered else _RunKey(text, 1)
 
 
 def _base_name(assets: MergeOnReadAssets) -> str:

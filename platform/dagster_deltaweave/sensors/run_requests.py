@@ -9,11 +9,9 @@ from typing import Any, TypedDict, TypeVar
 from dagster import (
     AddDynamicPartitionsRequest,
     DagsterInvalidDefinitionError,
-    DagsterRun,
     DagsterRunStatus,
     DynamicPartitionsDefinition,
     PartitionsDefinition,
-    RunRecord,
     RunsFilter,
     SensorEvaluationContext,
     TimeWindowPartitionsDefinition,
@@ -61,27 +59,21 @@ _LOOK_UPS_PER_TICK = 1_000
 _IN_NO_KEY = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]|\.\.\.")
 
 
-class PastRuns:
-    """The runs that a sensor requested before, for when its cursor does not know them.
+def has_run(context: SensorEvaluationContext, sensor_name: str, run_key: str) -> bool:
+    """Return whether a run that a sensor requested with a run key need not be requested again.
 
-    Dagster drops a request whose run key it has seen, and says so only in the daemon's log. After a
-    lost cursor, a sensor would fill many ticks with requests that start no run. So the sensor looks
-    up beforehand which run keys Dagster has seen, one by one as the daemon does.
+    Dagster drops a request whose run key it has seen, and reports it only in the daemon's log.
+    After a lost cursor, a sensor would fill many ticks with such requests. So it looks up
+    beforehand which run keys Dagster has seen, one by one as the daemon does.
+
+    If a run was created but never launched, the daemon launches it when it is requested again.
     """
-
-    def __init__(self, context: SensorEvaluationContext, sensor_name: str) -> None:
-        self._context = context
-        self._sensor_name = sensor_name
-
-    def with_key(self, run_key: str) -> RunRecord | None:
-        """Return the run with a run key, or None."""
-        records = self._context.instance.get_run_records(RunsFilter(tags={RUN_KEY_TAG: run_key}))
-        return next((record for record in records if self._is_ours(record.dagster_run)), None)
-
-    def _is_ours(self, run: DagsterRun) -> bool:
-        if run.tags.get(SENSOR_NAME_TAG) != self._sensor_name:
-            return False
-        return is_here(self._context, run.remote_job_origin)
+    for record in context.instance.get_run_records(RunsFilter(tags={RUN_KEY_TAG: run_key})):
+        run = record.dagster_run
+        is_of_sensor = run.tags.get(SENSOR_NAME_TAG) == sensor_name
+        if is_of_sensor and is_here(context, run.remote_job_origin):
+            return run.status != DagsterRunStatus.NOT_STARTED
+    return False
 
 
 def is_here(
@@ -101,14 +93,6 @@ def is_here(
     )
 
 
-def was_launched(record: RunRecord | None) -> bool:
-    """Return whether there is a run that need not be requested again.
-
-    If a run was created but never launched, the daemon launches it when it is requested again.
-    """
-    return record is not None and record.dagster_run.status != DagsterRunStatus.NOT_STARTED
-
-
 def first_without_a_run(
     context: SensorEvaluationContext,
     sensor_name: str,
@@ -124,14 +108,13 @@ def first_without_a_run(
     Returns:
         Those that are requested, and those that have a run already.
     """
-    runs = PastRuns(context, sensor_name)
     chosen: list[Candidate] = []
     passed: list[Candidate] = []
     for candidate in candidates[:_LOOK_UPS_PER_TICK]:
         if len(chosen) == limit:
             break
-        is_launched = was_launched(runs.with_key(run_key(candidate)))
-        (passed if is_launched else chosen).append(candidate)
+        is_known = has_run(context, sensor_name, run_key(candidate))
+        (passed if is_known else chosen).append(candidate)
     return chosen, passed
 
 

@@ -33,7 +33,7 @@ from dagster_deltaweave.sensors.run_requests import (
 from dagster_deltaweave.sensors.target_tables import SensorTarget, Target, check_target_partitions
 from dagster_deltaweave.storage import redacted, without_query
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset
-from deltaweave._validation import check_given_location
+from deltaweave._validation import check_given_location, options_of
 from deltaweave.errors import NOTHING_REQUESTED, SourceError
 
 if TYPE_CHECKING:
@@ -385,16 +385,12 @@ def build_table_sensor(  # noqa: PLR0913 - the public options
     if partitions_def is not None:
         check_target_partitions(name, target)
     what = "changed partition" if partitions_def else "new version"
-    sensor = _TableSensor(
-        name,
-        target,
-        table,
-        partitions_def,
-        partition_key,
-        NamedAsset.of(source_asset).key if source_asset is not None else None,
-        max_requests_per_tick,
-        run_tags or {},
-    )
+    given = {
+        **locals(),
+        "source_asset": None if source_asset is None else NamedAsset.of(source_asset).key,
+        "run_tags": run_tags or {},
+    }
+    sensor = options_of(_TableSensor, given)
     return SensorDefinition(
         name=name,
         evaluation_fn=lambda context: sensor.tick(context),

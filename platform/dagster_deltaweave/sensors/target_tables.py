@@ -86,10 +86,10 @@ class TargetAsset:
         return self.held.holds_delivery(delivery.partition, directory, identity, changed_at)
 
     def counts(self, run: DagsterRun) -> bool:
-        """Return whether a run that succeeded has merged its partition though no log says so.
+        """Return whether a run that succeeded counts as a merge that the table's log does not show.
 
-        The log says it of runs that recorded what they merged. A table that was dropped holds
-        nothing, but there is none either if the first runs had nothing to merge.
+        A run that recorded its partitions counts by the log alone. If there is no table, it was
+        dropped, or the runs had nothing to merge: then only runs of a sensor count.
         """
         if not self.is_read:
             return True
@@ -134,14 +134,14 @@ class SensorTarget:
     def partitioned(self) -> frozenset[AssetKey]:
         """Return the assets with the landing partitions, or else others; of ops, their job."""
         definitions = self.repository.assets_defs_by_key
-        of_key = {
+        partitions = {
             key: definitions[key].specs_by_key[key].partitions_def
             for key in self.keys
             if key in definitions
         }
-        own = frozenset(key for key, each in of_key.items() if each == self.partitions_def)
-        # Perhaps those of the sensor begin on another day.
-        others = frozenset(key for key, each in of_key.items() if each is not None)
+        own = frozenset(key for key, each in partitions.items() if each == self.partitions_def)
+        # The sensor's own may differ from theirs, e.g. by their first day.
+        others = frozenset(key for key, each in partitions.items() if each is not None)
         if not others and isinstance(self.target, JobDefinition) and self.target.partitions_def:
             return frozenset({AssetKey([self.target.name])})
         if not others:
@@ -224,7 +224,7 @@ class SensorTarget:
 def check_target_partitions(sensor: str, target: Target) -> None:
     """Refuse a target without partitions, if definitions or a job of ops are given for it.
 
-    Of assets that are named by keys or selections, the first tick knows.
+    The first tick checks assets that are named by keys or selections.
     """
     if isinstance(target, JobDefinition):
         if target.partitions_def is None and not target.asset_layer.executable_asset_keys:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from dagster import AssetKey
+from dagster import AssetKey, MetadataValue
 
 from dagster_deltaweave.tables.options import (
     CurrentTableOptions,
@@ -100,17 +100,18 @@ def namespace_in(metadata: Mapping[str, Any], asset: str) -> Namespace:
     """Read the catalog and schema in the metadata of an asset; only texts are names.
 
     Before Dagster had `dagster/column_schema`, `schema` was a common key for a table's columns: a
-    `TableSchema` under it is no name.
+    `TableSchema` under it is not a name.
     """
-    names = {word: _metadata_text(metadata.get(word)) for word in (CATALOG, SCHEMA)}
+    given = {word: entry_value(metadata, word) for word in (CATALOG, SCHEMA)}
+    names = {word: name for word, name in given.items() if isinstance(name, str)}
     for word, name in names.items():
-        if name is not None and not name.strip():
+        if not name.strip():
             raise locating_error(
                 asset,
                 f"the {word} in the asset's metadata is empty.",
                 f"Name a {word}, or leave it out of the metadata.",
             )
-    return Namespace(names[CATALOG], names[SCHEMA])
+    return Namespace(names.get(CATALOG), names.get(SCHEMA))
 
 
 def full_names(spark: SparkSession) -> Callable[[str], str]:
@@ -135,13 +136,14 @@ def _spelled_name(name: str) -> str:
     return name if _PLAIN.fullmatch(name) else quoted(name)
 
 
-def _metadata_text(value: Any) -> str | None:
-    value = getattr(value, "value", value)  # of a MetadataValue
-    return value if isinstance(value, str) else None
+def entry_value(metadata: Mapping[str, Any], key: str) -> Any:
+    """Return an entry of metadata as a plain value; None without the entry."""
+    entry = metadata.get(key)
+    return entry.value if isinstance(entry, MetadataValue) else entry
 
 
 def locating_error(table: str | None, problem: str, hint: str) -> StatementError:
-    """Return the error for a table that has no place, or not the one that it should have."""
+    """Return the error for a table without a location, or at a wrong one."""
     return StatementError(problem, table=table, operation="locating", state=NOTHING_DONE, hint=hint)
 
 
@@ -264,6 +266,9 @@ class TableDeclaration(TableLocation, TableOptions):
 
     can_be_rebuilt: ClassVar[bool] = True
     """Whether an output can replace all rows of the table, in a full refresh."""
+
+    has_schema_policy: ClassVar[bool] = True
+    """Whether the schema policy decides which columns a table gets; change events have none."""
 
     applies_again_after_restore: ClassVar[bool] = False
     """Whether an output whose rows a RESTORE took back is applied again."""
@@ -439,10 +444,11 @@ class ChangesDeclaration(TableDeclaration):
     options: CurrentTableOptions
 
     can_be_rebuilt: ClassVar[bool] = False
+    has_schema_policy: ClassVar[bool] = False
 
     @property
     def in_words(self) -> str:
-        """That change events make the rows."""
+        """A text for all such tables: their rows come from change events."""
         return "change events, applied"
 
     @property
@@ -481,6 +487,7 @@ class MergeOnReadDeclaration(TableDeclaration):
     options: MergeOnReadArguments
 
     can_be_rebuilt: ClassVar[bool] = False
+    has_schema_policy: ClassVar[bool] = False
 
     @property
     def in_words(self) -> str:

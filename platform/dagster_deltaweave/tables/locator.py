@@ -24,6 +24,7 @@ from dagster_deltaweave.tables.declaration import (
     Namespace,
     TableDeclaration,
     TableLocation,
+    entry_value,
     locating_error,
 )
 from dagster_deltaweave.tables.metadata_declarations import (
@@ -140,8 +141,8 @@ class TableLocator:
     def is_under_root(self, location: TableLocation) -> bool:
         """Return whether the table is at its key under the root.
 
-        Those of a merge-on-read table are so in any schema: sensors and checks read their logs
-        without Spark, and so without a catalog.
+        Those of a merge-on-read asset always are: sensors and checks read their logs without Spark,
+        and so without a catalog.
         """
         if location.table:
             return False
@@ -153,14 +154,14 @@ def run_locator(resources: object, io_manager_key: str) -> TableLocator:
     """Return the locator of a run: that of the IO manager among its resources.
 
     Raises:
-        StatementError: The resource is no `SparkDeltaIOManager`.
+        StatementError: The resource is not a `SparkDeltaIOManager`.
     """
     manager = getattr(resources, io_manager_key)
     locator = getattr(manager, "locator", None)
     if not isinstance(locator, TableLocator):
         raise locating_error(
             None,
-            f"the resource {io_manager_key} is no SparkDeltaIOManager but a "
+            f"the resource {io_manager_key} is not a SparkDeltaIOManager but a "
             f"{type(manager).__name__}, which has no tables.",
             "Name the resource that has them, by io_manager_key=.",
         )
@@ -218,8 +219,7 @@ def load_merge_on_read(
             hint=f"Read its changes: {declaration.changes.to_user_string()} is an asset too.",
         )
     table = open_merge_on_read(tables, declaration)
-    where = metadata.get(WHERE)
-    where = getattr(where, "value", where)
+    where = entry_value(metadata, WHERE)
     if declaration.part == "view":
         return table.read(where=where)
     rows = table.read_optimized()
@@ -296,7 +296,7 @@ def locations_of(
             try:
                 name = names.full_name(path)
             except DeltaweaveError:
-                continue  # it is no name: that asset's own runs report the error
+                continue  # not a valid name: that asset's own runs report the error
             yield DataLocation(key, name, is_declared, is_name=True)
 
 
@@ -345,7 +345,7 @@ def _by_metadata(key: AssetKey, location: TableLocation | None) -> str:
 
 
 def declaration_in(metadata: Mapping[str, Any], key: AssetKey) -> TableDeclaration | None:
-    """Return the declaration in an asset's metadata; None if there is no valid one."""
+    """Return the declaration in an asset's metadata; None without a valid one."""
     try:
         return table_declaration(metadata, asset=key.to_user_string())
     except StatementError:
@@ -427,15 +427,15 @@ def check_locations(
     """Refuse a table that is inside another asset's table, around it, or at its location.
 
     If an earlier release created a table at such a location, or two assets write one table at a
-    path, it is still written, with a warning. A table of a schema that is that of another
-    asset, too, is never written: keys with other prefixes give one name there. Where two assets
-    share a table on purpose, both declare it by `table=…`. An asset that declares nothing
-    shares with none, and is in nobody's way before it has a table: it may never have one.
+    path, it is still written, with a warning. In a schema, a table that is also another asset's is
+    never written: keys with different prefixes give one name there. Two assets that share a table
+    on purpose both declare it by `table=…`. An asset that declares nothing shares its table with no
+    other, and conflicts with none before the table exists: it may never have one.
 
     Raises:
         StatementError: Another asset's data is at, in or around its path.
     """
-    graph = _graph_of_output(context)
+    graph = graph_of_run(context.step_context)
     key = context.asset_key
     others = list(locations_of_assets(graph, key, names))
     own = list(locations_of(key, declaration, names))
@@ -494,10 +494,14 @@ def _is_same(one: str, other: str) -> bool:
         return False  # one of them does not exist
 
 
-def _graph_of_output(context: OutputContext) -> AssetGraph:
-    """Return the assets of the code location; for a run outside of one, those of its job."""
-    step = context.step_context
+def graph_of_run(context: Any) -> AssetGraph:
+    """Return the assets of the code location; for a run outside of one, those of its job.
+
+    `context`: that of a step or of its op.
+    """
+    graph: AssetGraph
     try:
-        return step.repository_def.asset_graph
+        graph = context.repository_def.asset_graph
     except CheckError:
-        return step.job_def.asset_layer.asset_graph
+        graph = context.job_def.asset_layer.asset_graph
+    return graph

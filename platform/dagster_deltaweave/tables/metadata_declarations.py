@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from dagster import (
     AssetKey,
     AssetsDefinition,
-    MetadataValue,
     OpDefinition,
     TableColumn,
     TableColumnConstraints,
@@ -31,6 +30,7 @@ from dagster_deltaweave.tables.declaration import (
     TableDeclaration,
     TableLocation,
     WriteDeclaration,
+    entry_value,
     equal_keys_condition,
     locating_error,
     namespace_in,
@@ -59,7 +59,7 @@ def column_schema(schema: StructType) -> TableSchema:
     """Return a Spark schema as Dagster's type."""
     return TableSchema(
         columns=[
-            _column(
+            table_column(
                 field.name,
                 field.dataType.simpleString(),
                 field.metadata.get("comment"),
@@ -73,8 +73,8 @@ def column_schema(schema: StructType) -> TableSchema:
 def declared_column_schema(schema: StructType | str | None) -> TableSchema | None:
     """Return the columns that a declaration gives its table, or None if it does not name them.
 
-    DDL is read without Spark, because definitions load without a session. Of what is not
-    understood, nothing is shown: Spark has the last word on it when the table is created.
+    DDL is read without Spark, because definitions load without a session. If it cannot be parsed
+    here, no columns are shown: Spark decides when the table is created.
     """
     if schema is None:
         return None
@@ -91,7 +91,7 @@ def _declared_column(text: str) -> TableColumn | None:
         return None
     name, rest = found["name"], found["rest"]
     comment = _COMMENT.search(rest)
-    return _column(
+    return table_column(
         name[1:-1].replace("``", "`") if name.startswith("`") else name,
         re.sub(r"\s+", " ", found["type"]).lower(),
         re.sub(r"\\(.)", r"\1", comment["text"]) if comment else None,
@@ -100,7 +100,7 @@ def _declared_column(text: str) -> TableColumn | None:
 
 
 def _split(ddl: str) -> Iterator[str]:
-    """Split DDL at the commas between columns, which are in no brackets and no quotes."""
+    """Split DDL at the commas between columns, which are outside of brackets and quotes."""
     depth, column = 0, ""
     for piece in _PIECE.findall(ddl):
         depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(piece, 0)
@@ -112,7 +112,8 @@ def _split(ddl: str) -> Iterator[str]:
     yield column
 
 
-def _column(name: str, kind: str, comment: str | None, *, is_nullable: bool) -> TableColumn:
+def table_column(name: str, kind: str, comment: str | None, *, is_nullable: bool) -> TableColumn:
+    """Return a column of a table as Dagster shows it."""
     return TableColumn(
         name,
         type=kind,
@@ -197,7 +198,7 @@ def table_location(metadata: Mapping[str, Any], *, asset: str) -> TableLocation:
     declared = table_declaration(metadata, asset=asset)
     if declared is not None:
         return declared
-    table = _plain_value(metadata.get(f"{_PREFIX}table"))
+    table = entry_value(metadata, f"{_PREFIX}table")
     if table is not None and not isinstance(table, str):
         raise _wrong_metadata_error(asset, f"{_PREFIX}table is {table!r}", {"a path", "a name"})
     return _in_namespace(TableLocation(table=table), metadata, asset)
@@ -205,7 +206,7 @@ def table_location(metadata: Mapping[str, Any], *, asset: str) -> TableLocation:
 
 def partition_expr_in(metadata: Mapping[str, Any]) -> str | Mapping[str, str] | None:
     """Return the expression of a row's partition in an asset's metadata; None if there is none."""
-    expression: str | Mapping[str, str] | None = _plain_value(metadata.get(PARTITION_EXPR))
+    expression: str | Mapping[str, str] | None = entry_value(metadata, PARTITION_EXPR)
     return expression
 
 
@@ -232,8 +233,8 @@ def _in_namespace(declared: _Location, metadata: Mapping[str, Any], asset: str) 
 def _plain_declaration(metadata: Mapping[str, Any], asset: str) -> TableDeclaration | None:
     """Build the declaration from plain metadata entries; None if they do not say how to write."""
     given = {
-        key.removeprefix(_PREFIX): _plain_value(value)
-        for key, value in metadata.items()
+        key.removeprefix(_PREFIX): entry_value(metadata, key)
+        for key in metadata
         if key.startswith(_PREFIX)
     }
     mode = given.pop("write", None)
@@ -307,10 +308,6 @@ def _wrong_metadata_error(asset: str, problem: str, known: Set[str]) -> Statemen
         operation="writing",
         hint=f"Valid are {', '.join(sorted(known))}.",
     )
-
-
-def _plain_value(value: Any) -> Any:
-    return value.value if isinstance(value, MetadataValue) else value
 
 
 def _names(value: str | Sequence[str]) -> tuple[str, ...]:

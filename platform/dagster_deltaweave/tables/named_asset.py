@@ -18,8 +18,8 @@ from dagster import (
     ResourceDefinition,
 )
 
-from dagster_deltaweave.dagster_private import AssetGraph, CheckError
 from dagster_deltaweave.tables.declaration import MergeOnReadDeclaration, TableLocation
+from dagster_deltaweave.tables.locator import graph_of_run
 from dagster_deltaweave.tables.metadata_declarations import table_declaration, table_location
 from deltaweave.errors import StatementError
 
@@ -108,7 +108,7 @@ class NamedAsset:
         For what `@merge_on_read_asset` returns, they are those of its two tables.
 
         Raises:
-            DagsterInvalidDefinitionError: No asset is given, or an element is no asset.
+            DagsterInvalidDefinitionError: No asset is given, or an element is not an asset.
         """
         kinds = (*get_args(AssetOrKey), MergeOnReadAssets, cls)
         given = one_or_more(assets, kinds, of, "definitions, specs or keys of assets")
@@ -172,7 +172,7 @@ class NamedAsset:
         """Return the location that is declared, by the key that the asset has in a run."""
         metadata = self.metadata
         if metadata is None:
-            graph = _graph_of_op(context)
+            graph = graph_of_run(context)
             metadata = graph.get(key).metadata if graph.has(key) else {}
         return _location_of(metadata, key, operation)
 
@@ -189,14 +189,6 @@ def _location_of(metadata: Mapping[str, Any], key: AssetKey, operation: str) -> 
             f"{location.changes.to_user_string()}.",
         )
     return location
-
-
-def _graph_of_op(context: OpExecutionContext) -> AssetGraph:
-    """Return the assets of the code location; for a run outside of one, those of its job."""
-    try:
-        return context.repository_def.asset_graph
-    except CheckError:
-        return context.job_def.asset_layer.asset_graph
 
 
 def bound_resources(asset: AssetsDefinition, name: str) -> dict[str, ResourceDefinition]:

@@ -26,10 +26,11 @@ from dagster import (
 from dagster._core.storage.tags import PARENT_RUN_ID_TAG, ROOT_RUN_ID_TAG
 from pyspark.sql import DataFrame, SparkSession
 
+import deltaweave
 from dagster_deltaweave import merge_asset, merge_on_read_asset, partition_tags
 from dagster_deltaweave.io_manager import stores
 from dagster_deltaweave.logs.delta_log import version_with_rows_of
-from deltaweave import Table
+from deltaweave import MergeResult, Table
 from deltaweave.errors import CommitConflictError
 from tests.dagster_deltaweave.conftest import Run, failure_messages, rows
 
@@ -314,12 +315,12 @@ def test_an_append_that_dies_after_its_commit_is_not_appended_again(
 def test_warnings_of_a_merge_are_in_the_log_and_the_metadata_of_its_run(
     spark: SparkSession, run: Run, table: AssetTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    merge = stores.merge_output
-    monkeypatch.setattr(
-        stores,
-        "merge_output",
-        lambda *args: replace(merge(*args), warnings=("the key index lacks two files.",)),
-    )
+    merge, warnings = deltaweave.merge, ("the key index lacks two files.",)
+
+    def warned(*args: Any, **kwargs: Any) -> MergeResult:
+        return replace(merge(*args, **kwargs), warnings=warnings)
+
+    monkeypatch.setattr(deltaweave, "merge", warned)
 
     @merge_asset(keys=["id"])
     def orders() -> DataFrame:

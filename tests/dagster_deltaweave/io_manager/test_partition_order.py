@@ -30,8 +30,9 @@ from dagster import (
 )
 from pyspark.sql import DataFrame, SparkSession
 
+import deltaweave
 from dagster_deltaweave import merge_asset
-from dagster_deltaweave.io_manager import merge_order, stores
+from dagster_deltaweave.io_manager import merge_order
 from dagster_deltaweave.partitions import ORDER_TAG, partition_positions
 from dagster_deltaweave.tables import MergeDeclaration
 from deltaweave import MergeResult, Table, clauses
@@ -191,14 +192,14 @@ def test_a_newer_partition_is_refused_after_an_older_ones_run_failed(
 def test_of_two_concurrent_commits_the_older_is_retried_and_refused(
     spark: SparkSession, run: Run, table: AssetTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asset, merge = prices(spark), stores.merge_output
+    asset, merge = prices(spark), deltaweave.merge
 
-    def overtaken(*arguments: Any) -> MergeResult:
-        monkeypatch.setattr(stores, "merge_output", merge)
+    def overtaken(*arguments: Any, **named: Any) -> MergeResult:
+        monkeypatch.setattr(deltaweave, "merge", merge)
         run(asset, partition=SECOND, tags={ORDER_TAG: "any"})  # it waits for no other run
-        return merge(*arguments)
+        return merge(*arguments, **named)
 
-    monkeypatch.setattr(stores, "merge_output", overtaken)
+    monkeypatch.setattr(deltaweave, "merge", overtaken)
     result = run(asset, partition=FIRST, raise_on_error=False)
 
     kinds = [event.event_type_value for event in result.all_node_events]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dagster_deltaweave.logs.delta_log import merged_by_commits
+from dagster_deltaweave.logs.changeset_log import merged_by_commits
 
 MERGED_BATCH = "deltaweave/merged_batch/id"
 CREATED = {"operation": "CREATE TABLE"}

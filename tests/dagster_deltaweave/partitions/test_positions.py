@@ -189,7 +189,7 @@ class Leases(IOManager):
             table=table,
             declaration=declared,
             partitions=[context.partition_key],
-            wait_seconds=60,
+            options=SimpleNamespace(wait_seconds=60),
         )
         lease = lease_of_run(output)
         assert lease is not None

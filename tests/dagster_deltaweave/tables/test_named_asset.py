@@ -164,7 +164,7 @@ ONE = merge_asset(keys=["id"], name="one")(lambda: None)
 
 def test_an_io_manager_without_tables_is_named() -> None:
     job = build_upkeep_job(name="n", tables="orders", operations=["vacuum"])
-    with pytest.raises(StatementError, match="io_manager is no SparkDeltaIOManager but a"):
+    with pytest.raises(StatementError, match="io_manager is not a SparkDeltaIOManager but a"):
         job.execute_in_process(resources={"io_manager": FilesystemIOManager()})
 
 

@@ -150,7 +150,7 @@ def _apply_batch(
         names = (*shape.keys, *shape.columns)
         check_names_are_free(table, [name for name in names if name.lower() in own])
         columns = _history_columns(table, shape)
-    tracked = options.tracked(table, columns)
+    options.tracked(table, columns)  # fails before the source is read
     rescues = rescued_table(table, options.rescued) is not None
     events = read_events(rows, shape, table=table.path_or_name, rescues=rescues)
     try:
@@ -167,7 +167,7 @@ def _apply_batch(
             rescue(events, table, options.rescued, holder=table, transaction_id=transaction_id)
             delivery = EventBatch.of(table, transaction_id)
             if options.keeps_histories:
-                result = _to_histories(table, events, tracked, options.late_by, delivery)
+                result = _to_histories(table, events, options, delivery)
             else:
                 result = _to_current_rows(table, events, options.late_by, delivery)
         return _with_findings(result, events)
@@ -203,16 +203,13 @@ def _not_emptied(table: Table) -> StatementError:
 # columns again, because another table may have replaced it.
 @retried_after_conflict
 def _to_histories(
-    table: Table,
-    events: Events,
-    tracked: tuple[str, ...],
-    late_by: timedelta,
-    delivery: EventBatch,
+    table: Table, events: Events, options: ChangeOptions, delivery: EventBatch
 ) -> MergeResult:
-    remembered = Remembered.of(table, late_by)
+    remembered = Remembered.of(table, options.late_by)
     if remembered.are_partial():
         events = events.naming_columns()
     whole = completed(events, TableColumns.of(table.snapshot(), (START, END)))
+    tracked = options.tracked(table, whole.shape.columns)
     return Histories(table, whole, tracked, remembered).apply(delivery)
 
 

@@ -65,10 +65,13 @@ from deltaweave.table import Table
 START, END = "__START_AT", "__END_AT"
 
 _IN_TABLE = f"{PREFIX}in_table"
+_IS_WITNESS = f"{PREFIX}is_witness"
 _IS_BORDER = f"{PREFIX}is_border"
 _IS_KEPT = f"{PREFIX}is_kept"
 _BEGAN = f"{PREFIX}began"
 _IS_REMOVED = f"{PREFIX}gone"
+_OF_ALL = f"{PREFIX}of_all"
+"""Column of remembered events: true for one of a job that adds all of its events."""
 _IS_UPSERT = f"({OPERATION} = '{UPSERT}')"
 
 
@@ -78,7 +81,8 @@ class Histories:
 
     Attributes:
         tracked: The columns whose change begins a version.
-        remembered: Events that the table's versions do not show.
+        remembered: Events that the table's versions do not show: if a version's row may have values
+            of a later event than its first, all events of later batches.
     """
 
     table: Table
@@ -86,11 +90,14 @@ class Histories:
     tracked: tuple[str, ...]
     remembered: Remembered
 
-    @property
-    def versions_are_events(self) -> bool:
-        """Whether a version's row has exactly the values of its first event."""
+    def versions_are_events(self, side_version: int) -> bool:
+        """Return whether a version's row has exactly the values of its first event.
+
+        A version of the remembered events shows whether other jobs tracked fewer columns.
+        """
         shape = self.events.shape
-        return not shape.is_partial and set(self.tracked) == set(shape.columns)
+        tracks_all = not shape.is_partial and set(self.tracked) == set(shape.columns)
+        return tracks_all and not self.remembered.are_all(side_version)
 
     @property
     def _keys(self) -> str:
@@ -114,18 +121,18 @@ class Histories:
             # The plan names both versions, so rows that executors lose are recomputed unchanged.
             query = self._known(self._versions(read), side_version, others)
             with cached(query, "what is known of the keys") as known:
-                to_remember = (
-                    known.where(~F.col(_IS_BORDER)) if self.versions_are_events else others
-                )
-                to_remember = to_remember.select(*map(column, self.events.rows.columns))
-                adds = self._adds(known, is_new=is_new)
+                are_events = self.versions_are_events(side_version)
+                unshown = self._unshown(known, are_events=are_events)
+                adds = self._adds(known, unshown, is_new=is_new, are_events=are_events)
+                unshown = unshown.select(*map(column, self.events.rows.columns))
+                to_remember = unshown if are_events else others.unionByName(unshown)
                 if side_version < 0 and adds:
-                    self.remembered.create(to_remember, self.events)
+                    self.remembered.create(to_remember, self.events, are_all=not are_events)
                     continue  # another batch may have created it, with events
                 added = None
                 if side_version >= 0 and (adds or self.remembered.may_be_old(side_version)):
                     added = self.remembered.add(
-                        to_remember, self.events, noted, are_distinct=self.versions_are_events
+                        to_remember, self.events, noted, are_all=not are_events
                     )
                 merged = self.merge_changes(known, terms, noted)
             result = merged if result is None else result.then(merged)
@@ -180,12 +187,16 @@ class Histories:
             known = self._as_one_event(known)
         # If a version begins at the end of another, no delete ended the earlier one.
         known = known.where(f"{_IS_UPSERT} OR NOT {_IN_TABLE} OR size({_BEGAN}) = 0")
-        # A version with values of later events does not show its first event.
-        witness = "" if self.versions_are_events else f"{_IN_TABLE}, "
+        witness = f"{_IN_TABLE}, " if self.events.shape.is_partial else ""
+        if not witness and not self.versions_are_events(side_version):
+            # A version with values of later events does not show its first event, which is kept.
+            is_kept = f"bool_or(coalesce({_IS_KEPT}, false)) OVER ({at})"
+            known = known.withColumn(_IS_WITNESS, F.expr(f"{_IN_TABLE} AND {is_kept}"))
+            witness = f"{_IS_WITNESS}, "
         best = f"{_IS_UPSERT}, {witness}{SEQUENCE}.tie DESC, {_IS_KEPT} DESC"
         rank = F.expr(f"row_number() OVER ({at} ORDER BY {best})")
         known = known.withColumn("_cdc_rank", rank).where("_cdc_rank = 1")
-        return self._with_borders(known.drop("_cdc_rank")).drop(_IN_TABLE)
+        return self._with_borders(known.drop("_cdc_rank", _IS_WITNESS)).drop(_IN_TABLE)
 
     def _as_one_event(self, known: DataFrame) -> DataFrame:
         """Merge the upserts of a key with the same sequence: each gets the values of all."""
@@ -256,17 +267,33 @@ class Histories:
         differs = unless_earlier_are_of_other_log(differs, shape, in_order)
         return known.withColumn(_IS_BORDER, F.expr(differs)).drop("_cdc_tracked")
 
-    def _adds(self, known: DataFrame, *, is_new: bool) -> bool:
+    def _unshown(self, known: DataFrame, *, are_events: bool) -> DataFrame:
+        """Return the known events that the versions will not show, besides those of the batch.
+
+        Where versions may have values of later events, others are kept already. An event that only
+        a version has shown is lost where it begins none any more, or its version gets values.
+        """
+        if are_events:
+            return known.where(f"NOT {_IS_BORDER}")
+        in_order = f"PARTITION BY {self._keys} ORDER BY {SEQUENCE}.at"
+        next_begins = F.expr(f"lead({_IS_BORDER}, 1, true) OVER ({in_order})")
+        unkept = known.withColumn("_cdc_is_last", next_begins).where(f"{_IS_KEPT} IS NULL")
+        return unkept.where(f"NOT ({_IS_BORDER} AND _cdc_is_last)").drop("_cdc_is_last")
+
+    def _adds(
+        self, known: DataFrame, unshown: DataFrame, *, is_new: bool, are_events: bool
+    ) -> bool:
         """Return whether one of these events is still to be remembered, as far as is known."""
         name = self.table.path_or_name  # the first query that evaluates all values of the batch
         with translated(name, operation="applying changes", otherwise=SourceError):
-            if not self.versions_are_events:
+            if not are_events:
                 # Fail before an event of another log is remembered.
                 if self.events.shape.log_fields:
                     known.agg(F.count_if(_IS_BORDER)).first()
-                return is_new and self.events.count > 0
+                if is_new and self.events.count > 0:
+                    return True
             # `_cdc_is_kept` is null for events that the table shows.
-            new = known.where(f"NOT {_IS_BORDER} AND NOT coalesce({_IS_KEPT}, false)")
+            new = unshown.where(f"NOT coalesce({_IS_KEPT}, false)")
             return bool(new.select(F.lit(1)).take(1))
 
     def _histories(self, known: DataFrame) -> DataFrame:
@@ -375,9 +402,13 @@ class Remembered:
         """Return whether a remembered event may be old enough to be removed, by the log alone."""
         return may_hold_noted_before(self.kept_in.snapshot(version), self.keep_for)
 
-    def create(self, rows: DataFrame, events: Events) -> None:
+    def are_all(self, version: int) -> bool:
+        """Return whether, at a version, all events of some job were added, and not some alone."""
+        return version >= 0 and _OF_ALL in self.kept_in.snapshot(version).schema.names
+
+    def create(self, rows: DataFrame, events: Events, *, are_all: bool) -> None:
         """Create the table of remembered events, with the types of these, if it does not exist."""
-        rows = to_stored(rows, events.shape)
+        rows = _marked(to_stored(rows, events.shape), are_all)
         fields = [StructField(each.name, nullable(each.dataType)) for each in rows.schema]
         schema = StructType([*fields, StructField(NOTED, TimestampType())])
         create_side_table(self.kept_in, self.table, schema)
@@ -386,21 +417,21 @@ class Remembered:
         """Keep the events that the table has now; see `side_table.settle`."""
         return settle(self.kept_in, self.table, EVENTS)
 
-    def add(self, rows: DataFrame, events: Events, noted: int, *, are_distinct: bool) -> int | None:
+    def add(self, rows: DataFrame, events: Events, noted: int, *, are_all: bool) -> int | None:
         """Add events to their table, and remove old ones.
 
         Args:
             rows: The events to remember, with the columns of `Events.rows`.
             events: The batch whose keys they have.
             noted: When they are noted, in µs since 1970; the commit that applies them names it.
-            are_distinct: Whether no two of them have the same key and sequence.
+            are_all: Whether they are all of the batch, and not only those that no version shows.
 
         Returns:
             The committed version; None if nothing is added or removed.
         """
-        if not are_distinct:
+        if are_all:  # two may have the same key and sequence
             rows = rows.dropDuplicates([*events.shape.keys, OPERATION, SEQUENCE])
-        rows = fitted(to_stored(rows, events.shape), self.kept_in)
+        rows = fitted(_marked(to_stored(rows, events.shape), are_all), self.kept_in)
         keys = [quoted(events.shape.stored(key)) for key in events.shape.keys]
         same = [f"t.{key} = s.{key}" for key in keys]
         same += [
@@ -414,3 +445,7 @@ class Remembered:
             clauses.when_not_matched_by_source_delete(condition=f"t.{noted_before(self.keep_for)}"),
         )
         return merge.execute().version
+
+
+def _marked(rows: DataFrame, are_all: bool) -> DataFrame:
+    return rows.withColumn(_OF_ALL, F.lit(True)) if are_all else rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -15,6 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import deltaweave
 from deltaweave import Table
+from deltaweave.changes.events import read_events
+from deltaweave.changes.history import END, START
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column
 from tests.support.drawn_events import (
@@ -245,3 +248,108 @@ def test_arguments_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(StatementError, match=problem):
         apply([Event(1, 1)], **arguments)
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_columns_that_come_while_a_batch_is_read_begin_versions(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
+) -> None:
+    path, schema = str(tmp_path / "t"), "k INT, at INT, a INT, b INT"
+
+    def applied(row: tuple[int, ...], columns: str = schema) -> None:
+        deltaweave.apply_changes(
+            spark,
+            path,
+            spark.createDataFrame([row], columns),
+            keys=["k"],
+            sequence_by="at",
+            except_column_list=["at"],
+            stored_as_scd_type=2,
+        )
+
+    def after_another(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.undo()
+        if exists:
+            spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (c INT)")
+        applied((1, 3, 1, 1, 5), f"{schema}, c INT")
+        return read_events(*arguments, **named)
+
+    if exists:
+        applied((1, 1, 1, 1))
+    monkeypatch.setattr("deltaweave.changes.apply.read_events", after_another)
+    applied((1, 2, 1, 1))
+    found = Table(spark, path).read().select("a", "b", "c", START, END).collect()
+    began = 1 if exists else 2
+    assert {tuple(row) for row in found} == {(1, 1, None, began, 3), (1, 1, 5, 3, None)}
+
+
+# Of each job, the tracked columns (None for all), and events by case: (at, a, b), or a delete's at.
+JOBS: list[tuple[Sequence[str] | None, dict[str, list[tuple[int, ...]]]]] = [
+    (
+        None,
+        {
+            "fewer": [(1, 1, 9)],
+            "fewer, and more": [(1, 1, 9)],
+            "fewer, late delete": [(1, 1, 1), (3, 1, 3)],
+        },
+    ),
+    (
+        ["a"],
+        {
+            "more": [(1, 1, 1), (5, 1, 9)],
+            "more in later batches": [(1, 1, 1)],
+            "fewer": [(5, 1, 7)],
+            "fewer, and more": [(5, 1, 7)],
+            "fewer, late delete": [(5, 2, 5)],
+        },
+    ),
+    (
+        ["a"],
+        {"more in later batches": [(5, 1, 9)], "fewer": [(3, 2, 0)], "fewer, late delete": [(2,)]},
+    ),
+    (
+        None,
+        {"more": [(3, 1, 1)], "more in later batches": [(7, 1, 9)], "fewer, and more": [(3, 1, 0)]},
+    ),
+    (None, {"more in later batches": [(3, 1, 1)]}),
+]
+# The versions (a, b, start, end).
+VERSIONS: dict[str, set[tuple[int | None, ...]]] = {
+    # b = 9 came at 5, and the version from 1 had it, too, as long as b was not tracked.
+    "more": {(1, 1, 1, 5), (1, 9, 5, None)},
+    "more in later batches": {(1, 1, 1, 5), (1, 9, 5, None)},
+    # The first event of the version from 1 was nowhere but in it when it got b = 7.
+    "fewer": {(1, 9, 1, 3), (2, 0, 3, 5), (1, 7, 5, None)},
+    "fewer, and more": {(1, 9, 1, 3), (1, 0, 3, 5), (1, 7, 5, None)},
+    # What began a version at 3 began none while b was not tracked, until a delete came between.
+    "fewer, late delete": {(1, 1, 1, 2), (1, 3, 3, 5), (2, 5, 5, None)},
+}
+
+
+def test_versions_are_of_their_events_whichever_columns_were_tracked(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Of several keys, because the digest of a key's values decides between equal sequences."""
+    path, numbers = str(tmp_path / "t"), range(4)
+    for tracked, batch in JOBS:
+        rows = [
+            (case, n, at, *([10 * n + value for value in values] or [None, None]), not values)
+            for case, events in batch.items()
+            for n in numbers
+            for at, *values in events
+        ]
+        deltaweave.apply_changes(
+            spark,
+            path,
+            spark.createDataFrame(rows, "c STRING, n INT, at INT, a INT, b INT, gone BOOLEAN"),
+            keys=["c", "n"],
+            sequence_by="at",
+            apply_as_deletes="gone",
+            except_column_list=["at", "gone"],
+            stored_as_scd_type=2,
+            track_history_column_list=tracked,
+        )
+    found: dict[tuple[str, int], set[tuple[int | None, ...]]] = defaultdict(set)
+    for case, n, a, b, *times in Table(spark, path).read().collect():
+        found[case, n].add((a - 10 * n, b - 10 * n, *times))
+    assert found == {(case, n): VERSIONS[case] for case in VERSIONS for n in numbers}

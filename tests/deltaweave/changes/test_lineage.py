@@ -112,17 +112,23 @@ def test_commits_count_whose_clock_is_behind_that_of_the_batch(
 
 
 @pytest.mark.parametrize(
-    ("operation", "stops_first", "stops_further"),
+    ("operation", "metadata_of", "stops_first", "stops_further"),
     [
-        ("MERGE", False, False),
-        ("ADD COLUMNS", True, False),  # rows may be combined otherwise; deletes are of whole rows
-        (RESTORED, True, True),
+        ("MERGE", None, False, False),
+        # Columns are added: rows may be combined otherwise, and deletes are of whole rows.
+        ("ADD COLUMNS", 1_000, True, False),
+        ("WRITE", 1_000, True, False),
+        (RESTORED, None, True, True),
     ],
 )
 def test_a_merge_after_the_first_one_is_stopped_by_a_restore_alone(
-    monkeypatch: pytest.MonkeyPatch, operation: str, stops_first: bool, stops_further: bool
+    monkeypatch: pytest.MonkeyPatch,
+    operation: str,
+    metadata_of: int | None,
+    stops_first: bool,
+    stops_further: bool,
 ) -> None:
-    commit = Commit(1, 1_000, operation, {}, {})
+    commit = Commit(1, 1_000, operation, {}, {}, metadata_of)
     monkeypatch.setattr(lineage, "commit_of", lambda _, version: {1: commit}.get(version))
     newest: Any = SimpleNamespace(version=1, data_path="/lake/t", id="of a third test")
     first = LineageLease("batch", 3, {}, since=0, newest=newest)

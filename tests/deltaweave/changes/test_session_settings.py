@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 import deltaweave
 from deltaweave import MergeOnReadTable, Table
 from deltaweave.changes.history import END, START
+from deltaweave.errors import DeltaweaveError
 from deltaweave.identifiers import column, quoted
 from tests.support.settings import SETTINGS_OF_SPARK, configured
 
@@ -117,3 +120,37 @@ def test_the_sessions_pair_is_reset_after_a_batch(spark: SparkSession, tmp_path:
         deltaweave.apply_changes(spark, path, events(spark, 0), **ARGUMENTS)
         assert spark.conf.get(version, None) is None
     assert Table(spark, path).last_applied("nightly") == 3
+
+
+UNFIT = [("v", "STRING", "seven"), ("d", "DECIMAL(9,1)", Decimal("1000"))]
+
+
+def test_values_that_do_not_fit_are_errors(spark: SparkSession, tmp_path: Path) -> None:
+    settings = {"spark.sql.storeAssignmentPolicy": "LEGACY", "spark.sql.ansi.enabled": "false"}
+    arguments: dict[str, Any] = {"keys": ["k"], "sequence_by": "at", "except_column_list": ["at"]}
+    current, histories, base = (str(tmp_path / name) for name in ("c", "h", "m"))
+    orders = MergeOnReadTable(spark, base, **arguments)
+
+    def apply_to_all(values: DataFrame) -> Iterator[Callable[[], Any]]:
+        rows = values.selectExpr("*", "1 AS k", "CAST(2 AS INT) AS at")
+        yield lambda: deltaweave.apply_changes(spark, current, rows, **arguments)
+        yield lambda: deltaweave.apply_changes(
+            spark, histories, rows, stored_as_scd_type=2, **arguments
+        )
+        yield lambda: orders.append(rows)
+
+    for apply in apply_to_all(spark.sql("SELECT 10 AS v, CAST(1 AS DECIMAL(4,1)) AS d")):
+        apply()
+    applied = []
+    with configured(spark, settings):
+        for name, of, value in UNFIT:
+            values = spark.createDataFrame([(value,)], f"{name} {of}")
+            other = "CAST(2 AS DECIMAL(4,1)) AS d" if name == "v" else "20 AS v"
+            for place, apply in enumerate(apply_to_all(values.selectExpr("*", other))):
+                try:
+                    apply()
+                except DeltaweaveError:
+                    continue
+                applied.append((value, place))
+    assert not applied
+    assert found(Table(spark, current).read(), "v") == {(10,)}

@@ -20,7 +20,6 @@ from pyspark.sql.types import (
     BooleanType,
     DataType,
     DateType,
-    DecimalType,
     DoubleType,
     FloatType,
     IntegralType,
@@ -29,6 +28,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    VariantType,
 )
 
 from deltaweave.changes.conversions import by_case, is_as, once, plain, widens
@@ -47,7 +47,6 @@ from deltaweave.changes.debezium.values import (
     ReadValue,
     TextValue,
     TimeUnit,
-    fraction_digits,
 )
 from deltaweave.delta.jvm import json_text
 from deltaweave.errors import StatementError
@@ -58,6 +57,8 @@ _READ_PARTS, _LOST = "_cdc_read_", "_cdc_lost_"
 
 _TYPES_WITH_PARTS = (StructType, ArrayType, MapType)
 _BINARY = (FloatType, DoubleType)
+# What text is read as by the rules of text in JSON.
+_READ_AS_TEXT = (BinaryType, NumericType, VariantType, DateType, *TIMES)
 
 
 def rows_of_structs(
@@ -203,7 +204,9 @@ def read_value(
     as_text = TextValue(field.name, text, location, unit, semantic, F.lit(None))
     if is_nested and isinstance(wanted, (StringType, NumericType)):
         return as_text.as_type(wanted)
-    if isinstance(held, (IntegralType, StringType)) and isinstance(wanted, (DateType, *TIMES)):
+    if isinstance(held, StringType) and isinstance(wanted, _READ_AS_TEXT):
+        return as_text.as_type(wanted)
+    if isinstance(held, IntegralType) and isinstance(wanted, (DateType, *TIMES)):
         return as_text.as_type(wanted)
     if isinstance(held, BinaryType) or not may_lose(held, wanted):
         return ReadValue.fine(value.cast(wanted))
@@ -301,8 +304,6 @@ def _exactly(value: Column, held: DataType, wanted: DataType) -> Column:
     A binary fraction holds the decimals next to it: a FLOAT holds the DOUBLE 0.1.
     """
     read = value.try_cast(wanted)
-    if isinstance(held, StringType) and isinstance(wanted, DecimalType):
-        return F.when(fraction_digits(value) <= wanted.scale, read)
     is_same = read.try_cast(held).eqNullSafe(value)
     if isinstance(wanted, DateType):
         return F.when(is_same, read) if isinstance(held, TIMES) else read

@@ -175,8 +175,8 @@ class TextValue:
 
     def _as_whole(self, data_type: DataType) -> ReadValue:
         """Read the value as a whole number, also 5.0 and 5E2, as a DOUBLE is written."""
-        number = self.text.try_cast("decimal(38,18)")
-        from_double = F.when(number % F.lit(1) == 0, number.try_cast(data_type))
+        number = self.text.try_cast("decimal(38,0)")
+        from_double = F.when(fraction_digits(self.text) <= 0, number.try_cast(data_type))
         return self._checked(F.coalesce(self.text.try_cast(data_type), from_double), data_type)
 
     def _as_nested(self, data_type: DataType) -> ReadValue:

@@ -205,6 +205,9 @@ class Sides:
         """Return rows that are read from both sides when they are used, whatever the settings then.
 
         Batches that the base has now are left out, because it may lose rows of them later.
+
+        Raises:
+            StatementError: An event empties the table, or did so and is remembered.
         """
         moment = at_one_moment(self.base, self.changes, self.shape)
         if moment.batches.cloned is not None:
@@ -212,6 +215,9 @@ class Sides:
         tombstones, shape = Tombstones.of(self.base), moment.changeset.shape
         events = Events(moment.changeset.events(moment.batches.after), shape)
         tombstones.create_if_missing(events)
+        emptied = moment.changeset.truncated(moment.batches)
+        if emptied is not None or tombstones.have_emptied():
+            raise self.no_view()
         newest = tombstones.with_current_deletes(newest_of_keys(events), events)
         view = MergedView(
             self.base.read(),
@@ -221,6 +227,15 @@ class Sides:
             generated=_generated(moment.base, shape),
         )
         return always_strict(visible(view.rows("left_join_anti_join"), view.base))
+
+    def no_view(self) -> StatementError:
+        """Build the error for a view by name of a table that events empty."""
+        return StatementError(
+            "a view by name cannot know of events that empty the table.",
+            table=self.base.path_or_name,
+            operation="making a view",
+            hint="Use read().",
+        )
 
     def view(
         self,

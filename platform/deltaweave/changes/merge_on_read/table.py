@@ -41,7 +41,6 @@ from deltaweave.changes.options import (
 )
 from deltaweave.delta.commit import TransactionId, without_session_transaction_id
 from deltaweave.delta.jvm import active, in_session, own_session
-from deltaweave.errors import StatementError
 from deltaweave.table import Table
 
 if TYPE_CHECKING:
@@ -238,23 +237,21 @@ class MergeOnReadTable:
         It reads both tables as they are when it is queried: the base first, and changes that are
         already in it change nothing. One exception: of batches that are merged after the view was
         made, it shows the rows that others delete from the base, until they are purged. After a
-        RESTORE or replacement of the base, append or rematerialize, and make the view again. It
-        fails at files that it cannot read, whatever the session's settings are then.
+        RESTORE or replacement of the base, append or rematerialize, and make the view again. Make
+        it again also when others begin to append events that leave columns out, and use `read()`
+        instead when they append events that empty the table. It fails at files that it cannot read,
+        whatever the session's settings are then.
 
         Args:
             name: What SQL calls it in this session.
 
         Raises:
-            StatementError: The table takes events that empty it, which a view cannot know before.
+            StatementError: The options have events that empty the table, one is pending, or one
+                that was merged is remembered (`late_by`). A view cannot know of them.
             SourceError: As `read` raises it.
         """
         if self._options.apply_as_truncates is not None:
-            raise StatementError(
-                "a view by name cannot know of events that empty the table.",
-                table=self.base.path_or_name,
-                operation="making a view",
-                hint="Use read(), or leave apply_as_truncates out.",
-            )
+            raise self._sides.no_view()
         with self._in_own_session() as own:
             rows = self._for_caller(own._sides.rows_when_read(), own)
         rows.createOrReplaceTempView(name)

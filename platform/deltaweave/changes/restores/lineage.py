@@ -56,8 +56,6 @@ _CLOCKS_DIFFER_MS = 60_000  # drivers' clocks, and those that date commits
 
 _BY_PATH = re.compile(r"delta\.`(.*)`", re.DOTALL)
 
-_ADDED_COLUMNS = "ADD COLUMNS"
-
 _UNUSED_ID = "deltaweave/none"  # an application id that no commit has
 
 _KEPT_LOGS = 8
@@ -307,20 +305,20 @@ class LineageLease(Lease):
     Attributes:
         since: The version for which the remembered events are those of the table.
         newest: A version of the table, to read its log.
-        broken_by: The operations that break it.
+        metadata_breaks: Whether a commit of metadata, as of other columns, breaks it, too.
     """
 
     since: int = field(default=-1, kw_only=True)
     newest: TableSnapshot | None = field(default=None, kw_only=True)
-    broken_by: frozenset[str] = field(default=frozenset({RESTORED, _ADDED_COLUMNS}), kw_only=True)
+    metadata_breaks: bool = field(default=True, kw_only=True)
 
     def check(self, held: int, *, table: str, version: int) -> None:
-        """Fail if the table was restored, replaced or got columns, or no longer holds `held`.
+        """Fail if the table was restored or replaced, got other metadata, or lost `held`.
 
-        With new columns, events may have to be combined with its rows in another way.
+        With other columns, events may have to be combined with its rows in another way.
 
         Raises:
-            CommitConflictError: The table was restored or got columns, or lacks the version.
+            CommitConflictError: One of these happened.
         """
         super().check(held, table=table, version=version)
         assert self.newest is not None
@@ -328,7 +326,9 @@ class LineageLease(Lease):
             commit = commit_of(self.newest, number)
             # A table that replaces this one has side tables of its own.
             if commit is not None and (
-                commit.operation in self.broken_by or begins_history(commit)
+                commit.operation == RESTORED
+                or begins_history(commit)
+                or (self.metadata_breaks and commit.created_at_ms is not None)
             ):
                 raise CommitConflictError(
                     f"{commit.operation} made version {number} of the table meanwhile.",
@@ -362,8 +362,7 @@ class LineageLease(Lease):
     @property
     def for_later_merges(self) -> LineageLease:
         """The lease of the merges after the first one, which only delete rows."""
-        of_deletes = frozenset({RESTORED})
-        return replace(self, application_id=_UNUSED_ID, held=-1, marks={}, broken_by=of_deletes)
+        return replace(self, application_id=_UNUSED_ID, held=-1, marks={}, metadata_breaks=False)
 
 
 def lineage_lease(newest: TableSnapshot, noted: int | None = None) -> LineageLease:

@@ -39,8 +39,10 @@ from deltaweave.changes.events import (
     COLUMN_SEQUENCES,
     EVENT_VALUES,
     NO_COLUMN,
+    OPERATION,
     PRESENT,
     SEQUENCE,
+    UPSERT,
     Events,
     EventShape,
     sequence_at_type,
@@ -65,9 +67,10 @@ _IsThere = Callable[[Column], Column]
 
 
 def completed(events: Events, table: TableColumns) -> Events:
-    """Complete the events by all columns of their table, in its types where these are wider.
+    """Complete the events by all columns of their table, in its types.
 
-    An event that may leave columns out does not set those that its source lacks. Another one sets
+    Evaluating a value that does not fit its type is an error, whatever the session sets. An event
+    that may leave columns out does not set those that its source lacks. Another one sets
     them to their default, or to null.
     """
     shape = events.shape
@@ -79,6 +82,7 @@ def completed(events: Events, table: TableColumns) -> Events:
     if wanted and not is_as(held, StructType(wanted)):
         missing = {} if shape.is_partial else defaults(lacking)
         values = struct_of(F.col(EVENT_VALUES), held, StructType(wanted), missing)
+        values = cast_strictly(rows.sparkSession, values, StructType(wanted))
         rows = rows.withColumn(EVENT_VALUES, values)
     names = tuple(field.name for field in wanted)
     wanted_types = {field.name: field.dataType for field in wanted}
@@ -167,7 +171,7 @@ def to_events(kept: DataFrame, shape: EventShape) -> DataFrame:
     """Convert stored events to events of the table's columns.
 
     Columns that the stored events lack are null, and are not set by events that may leave columns
-    out.
+    out. Evaluating values is an error where the shape has whole events and one leaves columns out.
     """
     table = shape.table
     if table is None:
@@ -181,7 +185,10 @@ def to_events(kept: DataFrame, shape: EventShape) -> DataFrame:
     taken = {field.name for held_fields in found.values() for field in held_fields}
     for name in kept.columns:
         if name == EVENT_VALUES:
-            selected.append(_table_values(kept, shape, table).alias(name))
+            values = _table_values(kept, shape, table)
+            if PRESENT in kept.columns and not shape.is_partial:
+                values = _unless_partial(values, kept, shape, table)
+            selected.append(values.alias(name))
         elif name == SEQUENCE:
             selected.append(_widened_sequence(kept, table).alias(name))
         elif name != PRESENT and name not in taken:
@@ -356,10 +363,10 @@ def _read_key(key: str, held: list[StructField], table: TableColumns) -> Column:
 def _table_values(kept: DataFrame, shape: EventShape, table: TableColumns) -> Column:
     """Convert stored values to the table's columns, as the shape spells these."""
     held = values_type(kept.schema)
-    wanted = _wanted(shape, table)
-    return (
-        F.col(EVENT_VALUES) if is_as(held, wanted) else struct_of(F.col(EVENT_VALUES), held, wanted)
-    )
+    wanted, values = _wanted(shape, table), F.col(EVENT_VALUES)
+    if is_as(held, wanted):
+        return values
+    return cast_strictly(kept.sparkSession, struct_of(values, held, wanted), plain(wanted))
 
 
 def _wanted(shape: EventShape, table: TableColumns) -> StructType:
@@ -390,6 +397,22 @@ def _present(kept: DataFrame, shape: EventShape, table: TableColumns) -> Column:
         return present
     # Whole events of earlier releases set all columns of their time.
     return F.coalesce(present, F.array(*map(F.lit, held)).cast("array<string>"))
+
+
+def _unless_partial(
+    values: Column, kept: DataFrame, shape: EventShape, table: TableColumns
+) -> Column:
+    """Return the values of whole events; evaluating those of another event is an error."""
+    names = F.array_distinct(_present(kept, shape, table))
+    is_upsert = F.col(OPERATION) == UPSERT
+    is_partial = is_upsert & F.col(PRESENT).isNotNull() & (F.size(names) < len(shape.columns))
+    sequences = MapType(StringType(), kept.schema[SEQUENCE].dataType).simpleString()
+    problem = (
+        "a pending event leaves columns out, and without sequences of columns the table cannot "
+        f"keep those: ALTER TABLE … ADD COLUMNS ({COLUMN_SEQUENCES} {sequences}), or RESTORE it to "
+        "a version that has this column."
+    )
+    return F.when(is_partial, F.raise_error(F.lit(problem))).otherwise(values)
 
 
 def _with_names_of(names: Mapping[str, str], present: Column) -> Column:

@@ -143,6 +143,12 @@ class Tombstones:
             # The deletes are committed. A later batch tidies up.
             logger.info("%s: expired deletes are not removed now: %s", self.kept_in, error)
 
+    def have_emptied(self) -> bool:
+        """Return whether an event is remembered that emptied the table."""
+        kept = self.kept_in.snapshot() if self.version() >= 0 else None
+        may_have = kept is not None and _may_empty(kept)
+        return may_have and bool(self.kept_in.read().where(F.col(_OF_ALL)).take(1))
+
     def create_if_missing(self, events: Events) -> None:
         """Create the table of deletes, with the types of the events' keys and sequences."""
         create_side_table(self.kept_in, self.table, _tombstone_schema(events))
@@ -202,10 +208,14 @@ class Tombstones:
         kept = self.kept_in.snapshot(version)
         check_has_keys(kept, events.shape)
         found = None if table is None else settled(kept, table, TOMBSTONES)
-        may_empty = bool(kept.last_applied(TAKEN_OVER) or kept.last_applied(EMPTIED))
         if found is None:
-            return kept.read_whole(), may_empty
-        return found.rows, may_empty or found.takes_over
+            return kept.read_whole(), _may_empty(kept)
+        return found.rows, _may_empty(kept) or found.takes_over
+
+
+def _may_empty(kept: TableSnapshot) -> bool:
+    """Return whether some of the remembered deletes may be of all keys, by the log alone."""
+    return bool(kept.last_applied(TAKEN_OVER) or kept.last_applied(EMPTIED))
 
 
 def _last_emptied(rows: DataFrame, events: Events) -> Column | None:

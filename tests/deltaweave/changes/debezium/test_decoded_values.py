@@ -44,6 +44,9 @@ PAIRS: list[tuple[str, str, list[str], list[str]]] = [
     ("INT", "BOOLEAN", ["1"], ["2"]),
     ("STRING", "INT", ["'01'"], ["'x'", "'1.5'", "'2147483648'"]),
     ("STRING", "DECIMAL(5,2)", ["'1.250'", "'125E-2'"], ["'1.255'", "'x'", "'1255e-3'"]),
+    ("STRING", "DOUBLE", ["'0.1'", "'-Infinity'", "'NaN'"], ["'1e400'", "'-1e400'", "'x'"]),
+    ("STRING", "FLOAT", ["'0.5'"], ["'1e39'"]),
+    ("STRING", "BIGINT", ["'5'"], ["'5.0000000000000000001'", "'1e-30'"]),
     ("DOUBLE", "FLOAT", ["0.1D", "double('inf')", "double('NaN')"], ["0.123456789D", "1e300D"]),
     ("DECIMAL(20,2)", "DOUBLE", ["0.10BD"], ["123456789012345678.25BD"]),
 ]
@@ -101,3 +104,43 @@ def test_decoded_parts_are_held_exactly_or_refused(spark: SparkSession, depth: s
         assert row.problem is not None, (PAIRS[number], value, row)
         assert ending in row.problem, row
         assert row.place in row.problem, row
+
+
+# A type, text, and the value that text in JSON is read as; None if it is refused.
+TEXTS: list[tuple[str, str, str | None]] = [
+    ("BINARY", "AP8=", "X'00FF'"),
+    ("BINARY", "AP-_", "X'00FFBF'"),
+    ("BINARY", "A", None),
+    ("VARIANT", '{"a": [1]}', """parse_json('{"a":[1]}')"""),
+    ("VARIANT", "{", None),
+    ("INT", "5.0", "5"),
+    ("INT", "5E2", "500"),
+    ("INT", "5.5", None),
+]
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("depth", ["column", "deep"])
+def test_decoded_text_is_read_as_text_of_json_is(spark: SparkSession, depth: str) -> None:
+    around, with_parts = DEPTHS[depth]
+    after = ", ".join(
+        f"'v{n}', {with_parts.format(f'{text!r}')}" for n, (_, text, _) in enumerate(TEXTS)
+    )
+    envelopes = spark.sql(
+        "SELECT named_struct('before', if(offset < 0, after, NULL), 'after', after, 'op', 'c', "
+        "'source', named_struct('lsn', 1L)) AS value, offset "
+        f"FROM (SELECT named_struct({after}) AS after, 0L AS offset)"
+    )
+    schema = ", ".join(f"v{n} {around.format(of)}" for n, (of, *_) in enumerate(TEXTS))
+    rows = debezium_changes(
+        envelopes, schema=schema, connector="postgresql", offset="offset", rescues=True
+    )
+    fine = {f"v{n}": with_parts.format(value) for n, (*_, value) in enumerate(TEXTS) if value}
+    wrong = [f"v{n}" for n, (*_, value) in enumerate(TEXTS) if value is None]
+    expected = spark.sql(f"SELECT {', '.join(f'{sql} AS {name}' for name, sql in fine.items())}")
+    [(read,)] = rows.selectExpr(f"to_json(struct({', '.join(fine)}))").collect()
+    [(shown,)] = expected.selectExpr("to_json(struct(*))").collect()
+    assert read == shown
+    assert rows.selectExpr(*[f"{name} IS NULL" for name in wrong]).collect() == [
+        (True,) * len(wrong)
+    ]

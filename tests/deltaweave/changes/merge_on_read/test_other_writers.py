@@ -20,7 +20,7 @@ from deltaweave import MergeOnReadTable, Table, apply_changes
 from deltaweave.changes.merge_on_read.changeset import Changeset
 from deltaweave.changes.merge_on_read.merged_view import MergedView
 from deltaweave.changes.side_tables.tombstones import Tombstones
-from deltaweave.errors import CommitConflictError, SourceError
+from deltaweave.errors import CommitConflictError, DeltaweaveError, SourceError
 from tests.deltaweave.changes.merge_on_read.test_table import frame, rows
 from tests.support.drawn_events import SCHEMA, WHOLE, Event, delete, truncate
 
@@ -557,6 +557,40 @@ def test_a_base_replaced_during_an_append_gets_the_batch_by_its_own_names(
     monkeypatch.setattr(Table, "write", replaced_before)
     assert table.append(spark.sql("SELECT 1 AS `order id`, 1 AS at, 2 AS v")) == 1
     assert rows(table.read()) == {(1, 2)}
+
+
+def test_pending_events_of_some_columns_are_never_read_as_whole(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path, columns = (
+        str(tmp_path / "t"),
+        "_cdc_column_sequences MAP<STRING, STRUCT<at: INT, tie: BIGINT>>",
+    )
+    of_all: dict[str, Any] = {"keys": ["k"], "sequence_by": "at", "except_column_list": ["at"]}
+    whole = MergeOnReadTable(spark, path, **of_all)
+    part = MergeOnReadTable(spark, path, present_columns="p", **of_all)
+    schema = "k INT, at INT, a INT, b INT, p ARRAY<STRING>"
+    whole.append(spark.createDataFrame([(1, 1, 1, 1, None)], schema).drop("p"))
+    whole.rematerialize()
+    version = whole.base.version()
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS ({columns})")
+    part.append(spark.createDataFrame([(1, 2, 2, None, ["a"])], schema))
+    # Of an event that sets all columns, nothing can be lost.
+    whole.append(spark.createDataFrame([(2, 3, 3, None, None)], schema).drop("p"))
+    part.rematerialize()
+    spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF {version}")
+    whole.create_view("pending_events_of_some_columns")
+    for read in (whole.read(), spark.table("pending_events_of_some_columns")):
+        with pytest.raises(Exception, match=r"event leaves columns out.*_cdc_column_sequences"):
+            read.collect()
+        assert rows(read.where("k = 2")) == {(2, 3, None)}
+    with pytest.raises(DeltaweaveError, match="event leaves columns out"):
+        whole.rematerialize()
+    assert rows(whole.read_optimized()) == {(1, 1, 1)}
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS ({columns})")
+    assert rows(whole.read()) == {(1, 2, 1), (2, 3, None)}
+    whole.rematerialize()
+    assert rows(whole.read_optimized()) == {(1, 2, 1), (2, 3, None)}
 
 
 def statements(error: SourceError, word: str) -> list[str]:

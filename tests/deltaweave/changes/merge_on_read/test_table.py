@@ -161,6 +161,24 @@ def test_a_view_by_name_is_refused_where_events_can_empty_the_table(
         table.create_view("orders_now")
 
 
+@pytest.mark.minutes
+def test_a_view_by_name_is_refused_where_an_event_emptied_the_table(make: Make) -> None:
+    """The reader needs no option for such events, and a late event may be older than one."""
+    writer = make()
+    spark, path = writer.spark, writer.base.path_or_name
+    reader = MergeOnReadTable(spark, path, keys=["k"], sequence_by="seq")
+    writer.append(frame(spark, [Event(1, 1, 10)]))
+    reader.create_view("emptied_now")
+    writer.append(frame(spark, [truncate(5)]))
+    for late in (False, True):
+        assert rows(reader.read()) == set()
+        with pytest.raises(StatementError, match="events that empty the table"):
+            reader.create_view("emptied_now")
+        if not late:
+            writer.rematerialize()
+            writer.append(frame(spark, [Event(1, 3, 30)]))
+
+
 def test_inserts_are_not_read_as_such_where_no_event_says_so(
     spark: SparkSession, make: Make
 ) -> None:
@@ -357,6 +375,28 @@ def test_changes_too_big_for_a_broadcast_are_joined_with_a_shuffle(
         assert table.read().count() == 20_000
     plans = [t.read()._jdf.queryExecution().toString() for t in (small, big)]
     assert ["Join FullOuter" in plan for plan in plans] == [False, True]
+
+
+@pytest.mark.minutes
+def test_changes_are_measured_as_they_are_when_they_are_read(
+    spark: SparkSession, make: Make
+) -> None:
+    """Files hold an equal text once, a broadcast has it in each row."""
+    table = make(broadcast_limit_bytes=2**24)
+    for text, is_small in [("'a'", True), ("repeat('a', 20000)", False)]:
+        table.append(
+            spark.range(1_000).selectExpr(
+                "CAST(id AS INT) AS k",
+                "1 AS v",
+                f"{text} AS w",
+                "1 AS seq",
+                "'upsert' AS op",
+                "CAST(NULL AS ARRAY<STRING>) AS present",
+            )
+        )
+        assert table.pending().size_in_bytes < 2**24 / 100
+        plan = table.read()._jdf.queryExecution().toString()
+        assert ("Join FullOuter" not in plan) == is_small
 
 
 def test_events_without_key_or_sequence_append_nothing(spark: SparkSession, make: Make) -> None:

@@ -6,6 +6,9 @@ from __future__ import annotations
 # error when asked for its repository.
 from dagster._check import CheckError
 
+# Inputs without a value, which Dagster adds where a step can be subset, have it in their names.
+from dagster._core.definitions.assets.definition.assets_definition import ASSET_SUBSET_INPUT_PREFIX
+
 # The type of a repository's public attribute `asset_graph`.
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 
@@ -73,6 +76,7 @@ RANGE_TAGS = (ASSET_PARTITION_RANGE_START_TAG, ASSET_PARTITION_RANGE_END_TAG)
 
 __all__ = [
     "ASSET_RESUME_RETRY_TAG",
+    "ASSET_SUBSET_INPUT_PREFIX",
     "BACKFILL_ID_TAG",
     "BULK_ACTION_TERMINAL_STATUSES",
     "DATA_VERSION_TAG",

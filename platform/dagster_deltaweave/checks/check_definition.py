@@ -40,7 +40,8 @@ from dagster import (
     RetryPolicy,
 )
 
-from dagster_deltaweave.dagster_private import DATA_VERSION_TAG, PARENT_RUN_ID_TAG
+from dagster_deltaweave.dagster_private import DATA_VERSION_TAG
+from dagster_deltaweave.partitions import parent_of
 from dagster_deltaweave.tables import (
     AssetOrKey,
     MergeOnReadAssets,
@@ -282,7 +283,7 @@ def judged_run(instance: DagsterInstance, run: DagsterRun, key: AssetKey) -> Jud
     if own is not None:
         return own
     seen = {run.run_id}
-    while (parent := run.tags.get(PARENT_RUN_ID_TAG)) and parent not in seen:
+    while (parent := parent_of(run)) and parent not in seen:
         before = JudgedRun.of(instance, parent, key)
         if before is not None:
             return before

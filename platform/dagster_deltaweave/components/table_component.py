@@ -40,6 +40,7 @@ from deltaweave._validation import check_given_location
 from deltaweave.errors import SourceError
 
 _SPARK = "spark"
+_PARTITION = "{partition}"
 
 AnyPolicy = TypeVar("AnyPolicy")
 
@@ -117,7 +118,7 @@ def _read_files(source: PathSource) -> Callable[..., Any]:
         reader = getattr(context.resources, _SPARK).session.read.format(source.format)
         reader = reader.options(**source.options)
         reader = reader.schema(source.columns) if source.columns else reader
-        if "{partition}" not in source.path:
+        if _PARTITION not in source.path:
             return reader.load(source.path)
         keys, is_pattern = partition_keys(context), source.format.lower() != "delta"
         return reader.load([path_of_partition(source.path, each, is_pattern) for each in keys])
@@ -135,7 +136,7 @@ def path_of_partition(path: str, key: str, is_pattern: bool = True) -> str:
             hint="Give the partition a key that is a name.",
         )
     # As a pattern, the key `*` would read the files of all partitions.
-    return path.replace("{partition}", literal_path(key) if is_pattern else key)
+    return path.replace(_PARTITION, literal_path(key) if is_pattern else key)
 
 
 def _run_query(source: SqlSource) -> Callable[..., Any]:
@@ -180,7 +181,9 @@ class TableComponent(Component, Resolvable, Model):
         str | None,
         Field(description="Name of dynamic partitions, which are added as they land."),
     ] = None
-    op: Annotated[OpSpec | None, Field(description="Pool and backfill policy of its runs.")] = None
+    op: Annotated[OpSpec | None, Field(description="Pool, tags and backfill policy of its op.")] = (
+        None
+    )
     io_manager_key: Annotated[str, Field(description="Resource key of the IO manager.")] = (
         "io_manager"
     )
@@ -196,11 +199,15 @@ class TableComponent(Component, Resolvable, Model):
     def _dagster_arguments(self) -> dict[str, Any]:
         """Return the decorator arguments that are Dagster's own or that name the asset."""
         spec, op = self.asset, self.op or OpSpec()
+        for name in ("name", "description"):
+            if getattr(op, name) is not None:
+                raise ValueError(f"The op of an asset has no `{name}` of its own: leave it out.")
         passed_on: DagsterArguments = {
             "ins": inputs_of_source(self.source),
             "deps": list(spec.deps),
             "partitions_def": self._partitions_def(),
             "backfill_policy": op.backfill_policy,
+            "op_tags": op.tags,
             "automation_condition": spec.automation_condition,
             "freshness_policy": spec.freshness_policy,
             "description": spec.description,
@@ -225,6 +232,9 @@ class TableComponent(Component, Resolvable, Model):
 
     def _partitions_def(self) -> PartitionsDefinition[str] | None:
         if self.dynamic_partitions is None:
+            is_by_partition = isinstance(self.source, PathSource) and _PARTITION in self.source.path
+            if is_by_partition and self.asset.partitions_def is None:
+                raise ValueError(f"{_PARTITION} in the path needs an asset with partitions.")
             return self.asset.partitions_def
         if self.asset.partitions_def is not None:
             raise ValueError("Give dynamic_partitions or the asset's partitions_def, not both.")

@@ -46,9 +46,14 @@ from dagster_deltaweave.io_manager.step_attempts import (
     retry_run_if_transient,
     wait_before_inputs,
 )
-from dagster_deltaweave.io_manager.stores import rebuild, store, store_nothing
+from dagster_deltaweave.io_manager.stores import rebuild, store, store_held, store_nothing
 from dagster_deltaweave.io_manager.target_table import TargetTable
-from dagster_deltaweave.partitions import output_is_full_refresh, output_partition_keys
+from dagster_deltaweave.partitions import (
+    held_assets,
+    output_is_full_refresh,
+    output_partition_keys,
+    tags_of_run,
+)
 from dagster_deltaweave.spark import SparkResource, tag_commits_with_run
 from dagster_deltaweave.tables import (
     AssetOrKey,
@@ -293,6 +298,11 @@ class SparkDeltaIOManager(ConfigurableIOManager):
             self._of_ops.keep(context, obj)
             return
         self._of_ops.keep_in_graph(context, obj)
+        step, is_rebuilt = context.step_context, output_is_full_refresh(context)
+        held = held_assets(tags_of_run(step.dagster_run, step.instance))
+        if context.asset_key in held and not is_rebuilt:
+            store_held(context, self.locator)
+            return
         partitions = output_partition_keys(context)
         value = without_empty_partitions(obj, partitions)
         if value is None:
@@ -318,7 +328,6 @@ class SparkDeltaIOManager(ConfigurableIOManager):
             target.stating_empty_table(),
             without_session_transaction_id(),  # the function may have set one for its own write
         ):
-            is_rebuilt = output_is_full_refresh(context)
             stored = rebuild(output) if is_rebuilt else store(output)
         record_stored(output, stored)
 

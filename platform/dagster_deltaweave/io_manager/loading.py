@@ -262,7 +262,11 @@ def _missing_table(
 
 def _was_recorded(context: InputContext) -> bool:
     """Return whether the newest materialization of the asset had a table."""
-    made = newest_materialization(context.step_context.instance, context.asset_key)
+    try:
+        instance = context.step_context.instance
+    except DagsterInvariantViolationError:  # a value is loaded outside of a run
+        instance = context.instance
+    made = newest_materialization(instance, context.asset_key)
     return made is not None and (TABLE_ID in made.metadata or data_version_of(made) is not None)
 
 

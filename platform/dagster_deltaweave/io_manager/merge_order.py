@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
 
 from dagster_deltaweave.dagster_private import (
+    ASSET_SUBSET_INPUT_PREFIX,
     BACKFILL_ID_TAG,
     FINISHED_STATUSES,
     NOT_FINISHED_STATUSES,
@@ -155,7 +156,11 @@ class EarlierRuns:
         """Whether an input, which was loaded before the wait, lacks what older runs merged."""
         definition = self.context.step_context.assets_def
         assert definition is not None
-        return not definition.keys.isdisjoint(definition.keys_by_input_name.values())
+        # Where a step can be subset, Dagster adds inputs without a value, which order its parts.
+        return any(
+            key in definition.keys and not name.startswith(ASSET_SUBSET_INPUT_PREFIX)
+            for name, key in definition.keys_by_input_name.items()
+        )
 
     @property
     def _instance(self) -> DagsterInstance:
@@ -363,8 +368,10 @@ class EarlierRuns:
             return False
         own = self.positions(self._oldest_own)
         newer = [run_id for position, _, run_id in self._unmerged() if position > own]
+        if not newer:
+            return True
         running = RunsFilter(run_ids=newer, statuses=[DagsterRunStatus.STARTED])
-        return not (newer and self._instance.get_runs(running))
+        return not self._instance.get_runs(running)
 
     def _is_held(self, backfill: str) -> bool:
         """Return whether runs in the queue keep a backfill from making the awaited run.

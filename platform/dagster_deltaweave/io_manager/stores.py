@@ -30,7 +30,12 @@ from dagster_deltaweave.io_manager.output import (
 )
 from dagster_deltaweave.io_manager.rows_by_key import RunPartitions, one_row_for_each_key, takes
 from dagster_deltaweave.io_manager.target_table import Start
-from dagster_deltaweave.io_manager.transaction_ids import RunIds, ids_of_refresh, ids_of_run
+from dagster_deltaweave.io_manager.transaction_ids import (
+    RunIds,
+    ids_of_refresh,
+    ids_of_run,
+    tag_as_recorded,
+)
 from dagster_deltaweave.landing import rows_of_delivery
 from dagster_deltaweave.metadata import (
     record_data_version,
@@ -40,6 +45,7 @@ from dagster_deltaweave.metadata import (
 )
 from dagster_deltaweave.partitions import (
     FULL_REFRESH_TAG,
+    NO_TABLE,
     covers_all_partitions,
     lists_partitions,
     output_is_full_refresh,
@@ -219,6 +225,20 @@ def store_nothing(context: OutputContext, tables: TableLocator) -> None:
             record_listed_partitions(context, output_partition_keys(context))
 
 
+def store_held(context: OutputContext, tables: TableLocator) -> None:
+    """Record that the table held the run's delivery when the sensor requested it.
+
+    That is no record of the partition, because a RESTORE may have undone the merge since.
+    """
+    context.log.info("Nothing is written: the table held the delivery when it was requested.")
+    key, after = context.asset_key, Recording(context, [])
+    location = table_location(context.definition_metadata, asset=key.to_user_string())
+    table = tables.table(key, location)
+    after.attempt("this run", lambda: tag_as_recorded(context))
+    record_unchanged(context, table)
+    after.add_metadata({"write/mode": MetadataValue.text("nothing: the table held the delivery")})
+
+
 @singledispatch
 def _record_nothing(
     declared: TableDeclaration | None, context: OutputContext, tables: TableLocator
@@ -228,13 +248,15 @@ def _record_nothing(
     try:
         location = table_location(context.definition_metadata, asset=key.to_user_string())
         table = tables.table(key, location) if tables.is_known(location) else None
-        if table is None or not table.exists():
-            return
     except DeltaweaveError:
         if declared is not None:
             raise
         return  # an asset that declares no table needs no location for one
     after = Recording(context, [])
+    if table is None or not table.exists():
+        if output_partition_keys(context):
+            after.attempt("this run", lambda: tag_as_recorded(context, NO_TABLE))
+        return
     after.attempt(
         "this run",
         lambda: RunIds(context, table, output_partition_keys(context)).record_nothing_merged(),

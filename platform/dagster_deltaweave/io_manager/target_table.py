@@ -164,8 +164,9 @@ class TargetTable:
 
     def start_of_write(self, *, adds_only: bool = False, predicate: str | None = None) -> Start:
         """Return where a write starts that replaces all rows, those of a predicate, or none."""
-        key, definition = self.context.asset_key, self.context.step_context.assets_def
-        reads_itself = definition is not None and key in definition.dependency_keys
+        # By the asset's own dependencies: in its step, another output may depend on it.
+        spec = self.context.asset_spec
+        reads_itself = any(each.asset_key == spec.key for each in spec.deps)
         if adds_only and not reads_itself:
             return Start(None, reads_all=False)
         version = version_with_rows_of(self.table, began_ms(self.context))
@@ -335,11 +336,19 @@ def _run_that_read(instance: DagsterInstance, run: DagsterRun) -> DagsterRun | N
         return run
     before = instance.get_run_by_id(run.parent_run_id)
     first = before and _run_that_read(instance, before)
-    if before and first is before and not run.step_keys_to_execute:
+    repeats_all = before and first is before and _repeats_all(instance, run, before)
+    return run if repeats_all else first
+
+
+def _repeats_all(instance: DagsterInstance, run: DagsterRun, before: DagsterRun) -> bool:
+    """Return whether a run repeats all steps or assets of the run that it continues."""
+    if not run.step_keys_to_execute:
         planned = planned_assets(instance, before)
-        if planned and planned <= planned_assets(instance, run):
-            return run  # it repeats all of them
-    return first
+        return bool(planned) and planned <= planned_assets(instance, run)
+    # A run that Python executes again names its steps, also if they are all of them.
+    plan = before.execution_plan_snapshot_id
+    steps = instance.get_execution_plan_snapshot(plan).step_keys_to_execute if plan else []
+    return bool(steps) and set(steps) <= set(run.step_keys_to_execute)
 
 
 def _created_ms(context: OutputContext, run_id: str | None) -> int:

@@ -18,7 +18,6 @@ from dagster_deltaweave.dagster_private import (
     ASSET_RESUME_RETRY_TAG,
     BACKFILL_ID_TAG,
     PARENT_BACKFILL_ID_TAG,
-    PARENT_RUN_ID_TAG,
 )
 from dagster_deltaweave.io_manager.target_table import run_created_ms
 from dagster_deltaweave.landing import landing_directory
@@ -35,9 +34,10 @@ from dagster_deltaweave.partitions import (
     FIRST_ATTEMPT_TAG,
     FULL_REFRESH_TAG,
     IDENTITY_TAG,
-    RECORDED_TAG,
     by_run,
+    parent_of,
     planned_assets,
+    recorded_tag,
     shown_name,
     tags_of_partitions,
     tags_of_run,
@@ -107,9 +107,7 @@ class RunIds:
         record = record_of(delivery, run_created_ms(context) * 1_000_000)
         own = self._with_restores_recorded()
         # The tag may come before the commit: it counts only for runs that succeed.
-        context.step_context.instance.add_run_tags(
-            context.run_id, {RECORDED_TAG: by_run(context.run_id)}
-        )
+        tag_as_recorded(context)
         directory = landing_directory(tags) if delivery else ""
         names = [recorded_name(each, directory) for each in partitions]
         merged = {f"{own.application_id}#{each}": record for each in names}
@@ -167,6 +165,12 @@ class RunIds:
         nothing = self.table.merge(self.table.spark.range(0), "false").when_matched_delete()
         with tag_commits_with_run(self.table.spark, self.context.run_id):
             nothing.execute(lease=lease)
+
+
+def tag_as_recorded(context: OutputContext, value: str = "") -> None:
+    """Write the run's tag that its asset's table records its partitions; see `recorded_tag`."""
+    tag = {recorded_tag(context.asset_key): by_run(context.run_id, value)}
+    context.step_context.instance.add_run_tags(context.run_id, tag)
 
 
 def ids_of_run(output: Output) -> RunIds:
@@ -413,7 +417,7 @@ def _run_before(instance: DagsterInstance, run: DagsterRun) -> DagsterRun | None
     newest run that the other backfill made for exactly the same partitions. If the failed assets of
     that run were retried until a run succeeded, it is the latter.
     """
-    if parent := run.tags.get(PARENT_RUN_ID_TAG):
+    if parent := parent_of(run):
         return instance.get_run_by_id(parent)
     backfill, partitions = run.tags.get(PARENT_BACKFILL_ID_TAG), tags_of_partitions(run)
     ends: dict[str | None, DagsterRun] = {}

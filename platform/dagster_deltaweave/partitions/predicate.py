@@ -25,6 +25,9 @@ from deltaweave.identifiers import literal
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+"""The key of the rows for which the partition expression is null, as Hive's directories name it."""
+
 NO_ROW_PREDICATE = "false"
 """The predicate of no partition's rows."""
 
@@ -119,7 +122,8 @@ def _predicate(
 
 
 def _keys_predicate(keys: Sequence[str], expression: str) -> str:
-    return f"({expression}) IN ({', '.join(map(literal, keys))})"
+    has_key = f"({expression}) IN ({', '.join(map(literal, keys))})"
+    return f"({has_key} OR ({expression}) IS NULL)" if NULL_PARTITION in keys else has_key
 
 
 def _windows_predicate(

@@ -8,6 +8,7 @@ Dagster's run tags name one partition or a range; `deltaweave/partitions` names 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from dagster import (
     DagsterEventType,
     DagsterInstance,
     DagsterRun,
+    EventRecordsFilter,
     OpExecutionContext,
     OutputContext,
     PartitionKeyRange,
@@ -33,6 +35,7 @@ from dagster_deltaweave.dagster_private import (
     BACKFILL_ID_TAG,
     BULK_ACTION_TERMINAL_STATUSES,
     NOT_FINISHED_STATUSES,
+    PARENT_RUN_ID_TAG,
     PARTITION_NAME_TAG,
     RANGE_TAGS,
     AssetBackfillData,
@@ -66,7 +69,13 @@ ATTEMPT_TAG = hidden_tag("deltaweave/attempt")
 """Run tag: the number of the run among those that the sensor requested for its delivery."""
 
 RECORDED_TAG = hidden_tag("deltaweave/recorded")
-"""Run tag: the tables record what this run merged of its partitions; see `wrote`."""
+"""Run tag of earlier releases: some table records what this run merged; see `recorded_tag`."""
+
+HELD_TAG = hidden_tag("deltaweave/held")
+"""Run tag: the assets whose tables held the delivery when the sensor requested the run."""
+
+NO_TABLE = "nothing"
+"""Value of a run's `recorded_tag` if the asset returned None and had no table to record it."""
 
 FIRST_ATTEMPT_TAG = hidden_tag("deltaweave/first_attempt")
 """Run tag: the run whose work this one repeats; see `wrote`."""
@@ -94,6 +103,23 @@ def partition_tags(partitions: Iterable[str]) -> dict[str, str]:
     return {PARTITIONS: json.dumps(list(partitions))}
 
 
+def recorded_tag(asset: AssetKey) -> str:
+    """Return the tag of a run whose partitions the table of an asset records; see `wrote`.
+
+    Dagster limits the length and the letters of a tag's name, so a digest stands for the key.
+    """
+    digest = hashlib.sha256(asset.to_string().encode()).hexdigest()[:16]
+    return f"{RECORDED_TAG}.{digest}"
+
+
+def held_assets(tags: Mapping[str, str]) -> frozenset[AssetKey]:
+    """Return the assets of a run whose tables held its delivery when the sensor requested it.
+
+    The function of a step makes all its assets, also those.
+    """
+    return frozenset(map(AssetKey.from_user_string, json.loads(tags.get(HELD_TAG, "[]"))))
+
+
 def written_tag(tags: Mapping[str, str], name: str) -> str | None:
     """Return the value of a hidden tag, or None; earlier releases and people do not hide it.
 
@@ -116,6 +142,12 @@ def tags_of_run(run: DagsterRun, instance: DagsterInstance) -> Mapping[str, str]
         hidden = {name: value for name, value in parent.tags.items() if name.startswith(HIDDEN)}
         tags, before = hidden | tags, parent
     return tags
+
+
+def parent_of(run: DagsterRun) -> str | None:
+    """Return the id of the run that a run executes again, also without the tag that names it."""
+    # Runs that Python executes again have no tag, and people may give some run the tag alone.
+    return run.parent_run_id or run.tags.get(PARENT_RUN_ID_TAG)
 
 
 def tags_of_partitions(run: DagsterRun) -> dict[str, str]:
@@ -344,7 +376,31 @@ def unmerged_attempts(instance: DagsterInstance, asset: AssetKey) -> list[Unmerg
         asset
     )
     # The partition is None for a run without one, e.g. from before the asset had partitions.
-    return [UnmergedAttempt(each, run_id) for each, (run_id, _) in found.items() if each]
+    attempts = {each: run_id for each, (run_id, _) in found.items() if each}
+    if storage.supports_partition_subset_in_asset_materialization_planned_events:
+        attempts |= _unmerged_of_subsets(instance, asset)
+    return [UnmergedAttempt(each, run_id) for each, run_id in attempts.items()]
+
+
+_PLANS_LOOKED_AT = 10_000
+
+
+def _unmerged_of_subsets(instance: DagsterInstance, asset: AssetKey) -> dict[str, str]:
+    """Return the unmerged partitions of plans that name sets of partitions, with their last runs.
+
+    With the environment variable DAGSTER_EMIT_PARTITION_SUBSET_IN_PLANNED_EVENTS, Dagster plans a
+    run's partitions by one event, also a single one, which its storage's own query leaves out.
+    """
+    storage, newest = instance.event_log_storage, dict[str, tuple[str, int]]()
+    planned = EventRecordsFilter(DagsterEventType.ASSET_MATERIALIZATION_PLANNED, asset_key=asset)
+    for record in storage.get_event_records(planned, limit=_PLANS_LOOKED_AT):
+        event = record.event_log_entry.dagster_event
+        subset = event and event.asset_materialization_planned_data.partitions_subset
+        for each in subset.get_partition_keys() if subset else ():
+            newest.setdefault(each, (record.run_id, record.storage_id))
+    materialized = DagsterEventType.ASSET_MATERIALIZATION
+    merged = storage.get_latest_storage_id_by_partition(asset, materialized)
+    return {each: run for each, (run, at) in newest.items() if merged.get(each, -1) < at}
 
 
 def backfills_in_progress(instance: DagsterInstance) -> Sequence[PartitionBackfill]:

@@ -215,7 +215,9 @@ class _Planner:
             # Assets without a log run again: their outputs may not outlive the run that made them.
             held = {each.key for each in self.assets if each.is_read} - standing.missing
             selected = self.target.without(held | late)
-            self.plan.requests.append((delivery, replace(standing, selected=selected)))
+            made = held if selected is None else held.intersection(selected)
+            chosen = replace(standing, selected=selected, held=frozenset(made))
+            self.plan.requests.append((delivery, chosen))
         else:
             self.plan.later += 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -35,6 +36,8 @@ from dagster_deltaweave.landing import SECOND_IN_NS, Delivery
 from dagster_deltaweave.partitions import (
     ATTEMPT_TAG,
     DELIVERY_TAG,
+    FIRST_ATTEMPT_TAG,
+    HELD_TAG,
     IDENTITY_TAG,
     WAITED_TAG,
     backfills_in_progress,
@@ -83,6 +86,8 @@ class Standing:
         is_done: Whether runs merged the delivery.
         missing: The assets that lack the delivery.
         selected: The assets that the run materializes; None for all of the target.
+        held: The assets that the run makes, because a step makes them, and that hold the delivery.
+        first: The id of the first run for the delivery whose work the requested run repeats.
     """
 
     attempt: int | None = None
@@ -92,6 +97,8 @@ class Standing:
     is_done: bool = False
     missing: frozenset[AssetKey] = frozenset()
     selected: Sequence[AssetKey] | None = None
+    held: frozenset[AssetKey] = frozenset()
+    first: str | None = None
 
 
 def standing_of(
@@ -115,7 +122,8 @@ def standing_of(
     ended: list[RunRecord] = []
     for record in runs:
         run = record.dagster_run
-        merges = left.keys() & of_target.assets_of(run)
+        made = of_target.assets_of(run)
+        merges = left.keys() & made
         is_for_it = _is_for(record, delivery)
         is_by_hand = written_tag(run.tags, IDENTITY_TAG) is None
         if not is_for_it and not is_by_hand:
@@ -125,7 +133,7 @@ def standing_of(
         merged = merges if is_success else merges & of_target.made_by(run, delivery.partition)
         for key in merged:
             is_later = _created_at(record) > delivery.changed_at + left[key].margin
-            if (is_for_it or is_later) and left[key].counts(run):
+            if (is_for_it or is_later) and left[key].counts(run, is_alone=len(made) == 1):
                 del left[key]
         if merged and not left:
             return Standing(run=run, is_done=True)
@@ -150,7 +158,15 @@ def _standing_after(
     run, problem = counted[0].dagster_run, _failure(counted, policy)
     if problem:
         return Standing(run=run, problem=problem, missing=missing)
-    return Standing(number, key, run, missing=missing)
+    # What an asset has appended whose table no log shows to the sensor stands.
+    return Standing(number, key, run, missing=missing, first=_first_of(ended[-1].dagster_run))
+
+
+def _first_of(run: DagsterRun) -> str:
+    """Return the id of the run whose work a run repeats, by its tag; its own without one."""
+    named = written_tag(run.tags, FIRST_ATTEMPT_TAG)
+    is_given = shown_name(FIRST_ATTEMPT_TAG) in run.tags or wrote(run, FIRST_ATTEMPT_TAG)
+    return named.split()[0] if named and is_given else run.run_id
 
 
 def _delivery_run_key(delivery: Delivery, runs: Sequence[RunRecord]) -> str:
@@ -210,6 +226,10 @@ def delivery_run_request(
         IDENTITY_TAG: str(delivery.identity),
         ATTEMPT_TAG: str(standing.attempt),
     }
+    if standing.held:
+        own[HELD_TAG] = json.dumps(sorted(each.to_user_string() for each in standing.held))
+    if standing.first is not None:
+        own[shown_name(FIRST_ATTEMPT_TAG)] = standing.first
     shown = {shown_name(name) for name in own}
     return RunRequest(
         run_key=standing.run_key,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dagster import (
     AssetSelection,
     DagsterInstance,
+    DagsterRun,
     DagsterRunStatus,
     DefaultScheduleStatus,
     DefaultSensorStatus,
@@ -67,6 +68,7 @@ REASON = "deltaweave/rematerialization_reason"
 _LONGEST_TAG = 500
 _MOST_ENDED = 20  # of one state, before which the longest pause is reached
 _LONGEST_BASE_PAUSE_SECONDS = 3600.0
+_LONGEST_LAUNCH_SECONDS = 600  # from when a run is created until it is launched
 
 
 @dataclass(frozen=True)
@@ -245,22 +247,34 @@ def _due_tables(
             notes.append(f"nothing was ever appended for {base}.")
             continue
         reason = policy.reason(pending)
-        under_way = context.instance.get_run_records(
-            RunsFilter(tags={REMATERIALIZES: base}, statuses=NOT_FINISHED_STATUSES), limit=1
-        )
+        under_way = _run_under_way(context.instance, base)
         if reason is None:
             notes.append(
                 f"{base} lacks {counted(pending.rows, 'row')} in "
                 f"{counted(pending.batches, 'batch', 'batches')}, which its policy allows."
             )
         elif under_way:
-            run_id = under_way[0].dagster_run.run_id
-            notes.append(f"{base} is in progress in run {run_id[:8]}.")
+            notes.append(f"{base} is in progress in run {under_way.run_id[:8]}.")
         else:
             # The id is included because a recreated base begins with the same batch numbers.
             state = f"{base}@{pending.base_id}:{pending.merged_batch}-{pending.newest_batch}"
             due.append(Due(each, reason, state))
     return DueBases(due, notes)
+
+
+def _run_under_way(instance: DagsterInstance, base: str) -> DagsterRun | None:
+    """Return the newest run for a base that is under way; None without one.
+
+    Dagster's daemon may end between creating a run and launching it: such a run would be under way
+    forever. The sensor requests it again, by its run key, and the daemon launches it.
+    """
+    wanted = RunsFilter(tags={REMATERIALIZES: base}, statuses=NOT_FINISHED_STATUSES)
+    for record in instance.get_run_records(wanted):
+        age = time.time() - record.create_timestamp.timestamp()
+        is_launched = record.dagster_run.status != DagsterRunStatus.NOT_STARTED
+        if is_launched or age < _LONGEST_LAUNCH_SECONDS:
+            return record.dagster_run
+    return None
 
 
 def _unbound_io_managers(bases: Sequence[NamedAsset]) -> set[str]:

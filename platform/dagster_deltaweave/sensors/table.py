@@ -22,6 +22,7 @@ from dagster import (
 
 from dagster_deltaweave.dagster_private import DATA_VERSION_TAG
 from dagster_deltaweave.logs import LoggedCommit, LogReader, Position
+from dagster_deltaweave.partitions import NULL_PARTITION
 from dagster_deltaweave.sensors.run_requests import (
     SensorArguments,
     added_partitions,
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 
 PartitionKeyOf = Callable[[Mapping[str, str | None]], str]
 """Gives the asset's partition key for a file's partition values by column."""
-
-_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True)
@@ -190,7 +189,7 @@ def changes_to_request(
 
 def _joined_key(values: Mapping[str, str | None]) -> str:
     """Join the values; where others would give the same key, by what no key may have."""
-    texts = [_NULL_PARTITION if value is None else value for _, value in sorted(values.items())]
+    texts = [NULL_PARTITION if value is None else value for _, value in sorted(values.items())]
     is_ambiguous = len(texts) > 1 and any("|" in each for each in texts)
     return ("..." if is_ambiguous else "|").join(texts)
 

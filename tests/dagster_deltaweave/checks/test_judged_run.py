@@ -14,6 +14,7 @@ from dagster import (
     AssetsDefinition,
     AssetSelection,
     DagsterInstance,
+    DagsterRun,
     ExecuteInProcessResult,
     StaticPartitionsDefinition,
     asset,
@@ -30,6 +31,7 @@ from dagster_deltaweave import (
     partition_keys,
     partition_tags,
 )
+from dagster_deltaweave.checks.check_definition import judged_run
 from deltaweave import Table, clauses
 from deltaweave.engine.strategies import rows
 
@@ -175,6 +177,20 @@ def test_a_check_that_runs_alone_says_which_run_it_judges(deployment: Deployment
         assert f" The check judges run {newest.run_id[:8]} of 2" in str(each.description)
         assert each.metadata["check/judged_run"].value == newest.run_id
     assert found(alone)["source_rows_accounted_for"][1]["check/source_rows"] == 1
+
+
+def test_a_check_that_python_executes_again_judges_the_parent_of_its_run() -> None:
+    """Its run names the parent, and has no tag that does."""
+
+    @asset(key=KEY)
+    def customers() -> None: ...
+
+    with DagsterInstance.ephemeral() as instance:
+        first, _newer = (materialize([customers], instance=instance) for _ in range(2))
+        run = DagsterRun("check", parent_run_id=first.run_id, root_run_id=first.run_id)
+        judged = judged_run(instance, run, KEY)
+        assert judged is not None
+        assert judged.run_id == first.run_id
 
 
 @pytest.mark.minutes

@@ -17,6 +17,7 @@ from dagster import (
     Definitions,
     DynamicPartitionsDefinition,
     materialize,
+    mem_io_manager,
 )
 from dagster.components.core.component_tree import ComponentTreeException
 from dagster.components.core.package_entry import discover_entry_point_package_objects
@@ -150,6 +151,9 @@ def test_yaml_declares_assets_that_merge_files_queries_and_functions(
         ({"clauses": [{"when": "matched", "then": "insert_all"}]}, "MERGE has no clause"),
         ({"schema_policy": "loose"}, "schema_policy"),
         ({"colour": "red"}, "colour"),
+        ({"source": {"type": "path", "path": "/x/{partition}"}}, "an asset with partitions"),
+        ({"op": {"name": "merge"}}, "no `name` of its own"),
+        ({"op": {"description": "Merges."}}, "no `description` of its own"),
         ({"on": "t.id = s.id"}, "exactly one of keys, on and merge_text"),
     ],
 )
@@ -165,6 +169,21 @@ def test_yaml_that_cannot_be_meant_is_refused_at_load(
     with pytest.raises(ComponentTreeException) as refused, sandbox.build_all_defs():
         pass
     assert problem in all_messages(refused.value)
+
+
+def test_the_op_of_yaml_has_its_tags_and_pool(sandbox: DefsFolderSandbox) -> None:
+    attributes = {
+        "asset": {"key": "a"},
+        "keys": ["id"],
+        "source": {"type": "path", "path": "/x"},
+        "op": {"pool": "sales", "tags": {"dagster/priority": "7"}},
+    }
+    sandbox.scaffold_component(
+        MergeAssetComponent, defs_yaml_contents={"type": TYPE, "attributes": attributes}
+    )
+    with loaded(sandbox, {"spark": 1, "io_manager": mem_io_manager}) as defs:
+        op = defs.resolve_assets_def(AssetKey("a")).op
+    assert (op.pool, dict(op.tags)) == ("sales", {"dagster/priority": "7"})
 
 
 def test_what_is_scaffolded_loads_as_it_is(sandbox: DefsFolderSandbox) -> None:

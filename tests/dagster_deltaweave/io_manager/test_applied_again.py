@@ -1,27 +1,34 @@
 """What counts as applied, by the transaction ids of runs and after a RESTORE; without Spark."""
 
-from __future__ import annotations
+# No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from dagster import (
+    AssetExecutionContext,
     AssetKey,
+    AssetOut,
     BackfillPolicy,
     DagsterInstance,
     DagsterRun,
     DagsterRunStatus,
+    Definitions,
     InputContext,
     IOManager,
+    Output,
     OutputContext,
     StaticPartitionsDefinition,
     asset,
+    define_asset_job,
     materialize,
+    multi_asset,
 )
+from dagster._core.execution.api import create_execution_plan
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from dagster._core.storage.tags import (
     ASSET_RESUME_RETRY_TAG,
@@ -33,9 +40,11 @@ from dagster._core.storage.tags import (
 )
 from dagster._core.test_utils import create_run_for_test
 
+from dagster_deltaweave import SparkDeltaIOManager, SparkResource
 from dagster_deltaweave.dagster_private import RANGE_TAGS
-from dagster_deltaweave.io_manager import stores
-from dagster_deltaweave.io_manager.target_table import run_created_ms
+from dagster_deltaweave.io_manager import delta_io_manager, stores
+from dagster_deltaweave.io_manager.merge_order import EarlierRuns
+from dagster_deltaweave.io_manager.target_table import Start, TargetTable, run_created_ms
 from dagster_deltaweave.io_manager.transaction_ids import (
     RunIds,
     first_attempt,
@@ -44,6 +53,8 @@ from dagster_deltaweave.io_manager.transaction_ids import (
     is_known,
 )
 from dagster_deltaweave.logs.delta_log import LogAt
+from dagster_deltaweave.partitions import FULL_REFRESH_TAG, HELD_TAG, recorded_tag, wrote
+from dagster_deltaweave.tables import TableLocator
 from dagster_deltaweave.tables.declaration import WriteDeclaration
 from deltaweave import Table
 from deltaweave.changes.restores import lineage
@@ -423,3 +434,95 @@ def test_a_run_was_created_when_the_one_whose_steps_it_resumes_was(
         created = record.create_timestamp.timestamp() if record else 0
         context = cast("Any", SimpleNamespace(step_context=step))
         assert run_created_ms(context) == int(created * 1000)
+
+
+@pytest.mark.parametrize("steps", [["log"], ["log", "report"]])
+def test_a_run_executed_again_from_python_names_its_parent_by_no_tag(steps: list[str]) -> None:
+    """One that executes all steps of its parent again reads all inputs again."""
+
+    @asset
+    def log() -> int:
+        return 1
+
+    @asset(deps=[log])
+    def report() -> int:
+        return 1
+
+    definitions = Definitions([log, report], jobs=[define_asset_job("both")])
+    job = definitions.resolve_job_def("both")
+    with DagsterInstance.ephemeral() as instance:
+        first = instance.create_run_for_job(job, status=DagsterRunStatus.FAILURE)
+        time.sleep(0.002)
+        again = instance.create_run_for_job(
+            job,
+            create_execution_plan(job, step_keys_to_execute=steps),
+            parent_run_id=first.run_id,
+            root_run_id=first.run_id,
+        )
+        assert PARENT_RUN_ID_TAG not in again.tags
+        assert first_attempt(instance, again) == first.run_id
+        read_by = again if len(steps) == 2 else first
+        record = instance.get_run_record_by_id(read_by.run_id)
+        assert record is not None
+        step = SimpleNamespace(instance=instance, dagster_run=again)
+        context = cast("Any", SimpleNamespace(step_context=step))
+        assert run_created_ms(context) == int(record.create_timestamp.timestamp() * 1000)
+
+
+def test_an_asset_of_a_step_reads_itself_only_by_a_dependency_of_its_own() -> None:
+    """Another output of the step may depend on it, or an input may order steps of a subset."""
+    found: dict[str, tuple[Start, bool]] = {}
+
+    class Starts(IOManager):
+        def handle_output(self, context: OutputContext, obj: object) -> None:
+            target = TargetTable(context, cast("Any", None), cast("Any", None))
+            earlier = EarlierRuns(context, "", [], lambda _: 0, 0)
+            name = context.asset_key.to_user_string()
+            found[name] = target.start_of_write(adds_only=True), earlier._loads_itself
+
+        def load_input(self, context: InputContext) -> int:
+            return 1
+
+    raw, clean = AssetKey("raw"), AssetKey("clean")
+    outs = {name: AssetOut(is_required=False) for name in ("raw", "clean")}
+    deps = {"raw": set[AssetKey](), "clean": {raw}}
+
+    @multi_asset(outs=outs, internal_asset_deps=deps, can_subset=True)
+    def step(context: AssetExecutionContext) -> Iterator[Output[int]]:
+        for name in ("raw", "clean"):
+            yield Output(1, name)
+
+    assert clean in step.keys
+    assert raw in step.dependency_keys
+    materialize([step], resources={"io_manager": Starts()})
+    assert found == {name: (Start(None, reads_all=False), False) for name in ("raw", "clean")}
+
+
+def test_what_held_a_runs_delivery_is_not_stored_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The step of the asset runs because another asset lacks the delivery."""
+    stored, unchanged = list[AssetKey](), list[AssetKey]()
+    monkeypatch.setattr(delta_io_manager, "store_nothing", lambda c, _: stored.append(c.asset_key))
+    monkeypatch.setattr(
+        stores, "record_unchanged", lambda context, _: unchanged.append(context.asset_key)
+    )
+    monkeypatch.setattr(TableLocator, "table", lambda *_: None)
+
+    @multi_asset(outs={name: AssetOut() for name in ("orders", "rejects")})
+    def step() -> tuple[Any, Any]:
+        return None, None
+
+    manager = SparkDeltaIOManager(root=str(tmp_path), spark=SparkResource())
+    orders, rejects = AssetKey("orders"), AssetKey("rejects")
+    with DagsterInstance.ephemeral() as instance:
+        for refresh in ("false", "true"):
+            tags = {HELD_TAG: '["orders"]', FULL_REFRESH_TAG: refresh}
+            run_id = materialize(
+                [step], resources={"io_manager": manager}, tags=tags, instance=instance
+            ).run_id
+            run = instance.get_run_by_id(run_id)
+            assert run is not None
+            assert wrote(run, recorded_tag(orders)) == (refresh == "false")
+    assert unchanged == [orders]
+    assert stored == [rejects, orders, rejects]

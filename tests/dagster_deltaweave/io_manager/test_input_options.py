@@ -7,11 +7,18 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from dagster import AssetIn, MetadataValue, asset
+from dagster import (
+    AssetIn,
+    AssetKey,
+    DagsterInstance,
+    MetadataValue,
+    asset,
+    build_input_context,
+)
 from pyspark.sql import DataFrame, SparkSession
 
 from dagster_deltaweave import merge_asset, merge_on_read_asset
-from dagster_deltaweave.io_manager.loading import InputOptions, input_options
+from dagster_deltaweave.io_manager.loading import InputOptions, _was_recorded, input_options
 from deltaweave.errors import SourceError
 from tests.dagster_deltaweave.conftest import Run, failure_messages
 
@@ -115,3 +122,10 @@ def test_what_changed_since_the_last_run_has_neither() -> None:
     for options in (replace(nothing, columns=("id",)), replace(nothing, version=3)):
         with pytest.raises(SourceError, match="cannot be followed, because"):
             options.refuse_if_given("deltaweave/read reads what changed")
+
+
+def test_an_asset_that_was_never_made_is_not_recorded_outside_of_runs() -> None:
+    """The error is then that there is no table, also where a notebook loads the value."""
+    with DagsterInstance.ephemeral() as instance:
+        context = build_input_context(asset_key=AssetKey("orders"), instance=instance)
+        assert not _was_recorded(context)

@@ -24,7 +24,7 @@ from dagster import (
 from dagster_deltaweave.io_manager import transaction_ids
 from dagster_deltaweave.logs import merged_partitions, order_id, records_id
 from dagster_deltaweave.logs.delta_log import LogAt
-from dagster_deltaweave.partitions import RECORDED_TAG
+from dagster_deltaweave.partitions import recorded_tag
 from deltaweave import Lease, Table
 from deltaweave.changes.restores import lineage
 from tests.support.made_logs import CREATED, ID, MadeTable, commit, restore
@@ -161,7 +161,7 @@ def test_a_delivery_is_recorded_by_its_landing_directory(table: RecordedTable) -
         landing = json.dumps({"directory": directory, "marker": "_SUCCESS", "identity": "5@7"})
         tags = {"deltaweave/landing": landing, "deltaweave/fingerprint": "5@7"}
         table.commit(table.records("a", tags))
-    assert table.tags_of_runs == [{RECORDED_TAG: "(run run)"}] * 2
+    assert table.tags_of_runs == [{recorded_tag(ORDERS): "(run run)"}] * 2
     found = merged_partitions(str(table.path), ORDERS)
     assert found is not None
     looked = [found.holds_delivery("a", each, "5@7", 9) for each in ("/one", "/other", "/third")]

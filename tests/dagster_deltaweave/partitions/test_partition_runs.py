@@ -6,15 +6,20 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from dagster import (
+    AssetKey,
     DagsterInstance,
     DagsterRun,
     DagsterRunStatus,
     DailyPartitionsDefinition,
+    Definitions,
     DynamicPartitionsDefinition,
     MultiPartitionsDefinition,
     PartitionsDefinition,
     RunRecord,
     StaticPartitionsDefinition,
+    asset,
+    define_asset_job,
+    materialize,
 )
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from dagster._core.test_utils import create_run_for_test
@@ -27,6 +32,7 @@ from dagster_deltaweave.partitions import (
     is_under_way,
     partitions_of_run,
     tags_of_run,
+    unmerged_attempts,
     wrote,
 )
 
@@ -147,3 +153,37 @@ def test_a_run_of_selected_steps_has_the_tags_of_its_delivery() -> None:
             run = again(tags, first)
             assert tags_of_run(run, instance) == tags
         assert tags_of_run(again(day), instance) == day
+
+
+@pytest.mark.parametrize("is_by_subsets", ["false", "true"])
+@pytest.mark.parametrize(
+    "days",
+    [
+        StaticPartitionsDefinition(["2024-01-01", "2024-01-02"]),
+        DailyPartitionsDefinition("2024-01-01"),
+    ],
+)
+def test_partitions_are_unmerged_however_dagster_plans_them(
+    monkeypatch: pytest.MonkeyPatch, is_by_subsets: str, days: PartitionsDefinition[str]
+) -> None:
+    monkeypatch.setenv("DAGSTER_EMIT_PARTITION_SUBSET_IN_PLANNED_EVENTS", is_by_subsets)
+
+    @asset(partitions_def=days)
+    def orders() -> None: ...
+
+    both = define_asset_job("both", [orders])
+    job = Definitions([orders], jobs=[both]).resolve_job_def("both")
+    with DagsterInstance.ephemeral() as instance:
+        first, second = (
+            instance.create_run_for_job(job, tags={"dagster/partition": each}).run_id
+            for each in ("2024-01-01", "2024-01-02")
+        )
+        found = unmerged_attempts(instance, AssetKey("orders"))
+        assert set(found) == {("2024-01-01", first), ("2024-01-02", second)}
+        materialize([orders], partition_key="2024-01-01", instance=instance)
+        assert unmerged_attempts(instance, AssetKey("orders")) == [("2024-01-02", second)]
+        again = instance.create_run_for_job(job, tags={"dagster/partition": "2024-01-01"}).run_id
+        assert set(unmerged_attempts(instance, AssetKey("orders"))) == {
+            ("2024-01-01", again),
+            ("2024-01-02", second),
+        }

@@ -267,6 +267,19 @@ def test_other_types_are_compared_with_the_keys(spark: SparkSession) -> None:
 
 
 @pytest.mark.minutes
+def test_the_partition_of_nulls_has_the_rows_without_a_value(spark: SparkSession) -> None:
+    """Its key is the one in the names of Hive's directories, as the table sensor requests it."""
+    regions = StaticPartitionsDefinition(["north", "__HIVE_DEFAULT_PARTITION__"])
+    table = spark.createDataFrame([("north",), ("south",), (None,)], "region STRING")
+    found = {}
+    for keys in (["north"], ["__HIVE_DEFAULT_PARTITION__"], regions.get_partition_keys()):
+        condition = partition_predicate(regions, keys, "region", table="t", rows=table)
+        found[len(keys), keys[-1]] = [row[0] for row in table.where(condition).collect()]
+        others = table.where(f"NOT coalesce({condition}, false)").count()
+        assert others == 3 - len(found[len(keys), keys[-1]])
+    assert [*found.values()] == [["north"], [None], ["north", None]]
+
+
 def test_an_hour_that_comes_twice_is_replaced_by_itself(
     spark: SparkSession, run: Run, table: AssetTable, session_zone: Callable[[str], None]
 ) -> None:

@@ -16,6 +16,7 @@ from dagster import (
     AssetExecutionContext,
     AssetKey,
     AssetMaterialization,
+    AssetOut,
     AssetsDefinition,
     AssetSelection,
     AssetSpec,
@@ -51,6 +52,7 @@ from dagster_deltaweave import (
     build_partition_sensor,
     merge_asset,
 )
+from dagster_deltaweave.io_manager.transaction_ids import first_attempt
 from dagster_deltaweave.landing import Delivery, landing_directory
 from dagster_deltaweave.logs import (
     merged_partitions,
@@ -64,9 +66,14 @@ from dagster_deltaweave.partitions import (
     ATTEMPT_TAG,
     HIDDEN,
     IDENTITY_TAG,
+    NO_TABLE,
+    RECORDED_TAG,
     by_run,
+    held_assets,
     newest_first,
     partitions_of_run,
+    recorded_tag,
+    shown_name,
     unmerged_attempts,
     written_tag,
 )
@@ -105,6 +112,8 @@ class Shop:
         self.is_of_job = False  # whether the target is a job
         self.target_of: Callable[[AssetsDefinition], Any] | None = None
         self.is_empty = False  # whether assets return None
+        self.empty: set[str] = set()  # assets of which functions return None
+        self.is_one_step = False  # whether one function makes all assets, which are appended to
 
     @property
     def log(self) -> Path:
@@ -140,6 +149,13 @@ class Shop:
             def other() -> None: ...
 
             assets.append(other)
+        if self.is_one_step:
+            outs = {name: AssetOut(**APPEND) for name in ("orders", *self.others)}
+
+            @multi_asset(outs=outs, partitions_def=days)
+            def step() -> MaterializeResult: ...  # type: ignore[empty-body]
+
+            orders, assets = step, [step]
         selection = AssetSelection.assets(*assets)
         job = define_asset_job("shop", selection)
         target = job if self.is_of_job else selection
@@ -175,23 +191,25 @@ class Shop:
         ]
         is_late = "deltaweave/order" not in tags and newest > day
         refused = "orders" in names and "order" not in self.declared and (older or is_late)
-        own = {"waited_for": older[0]} if refused and older else {}
+        own = {"deltaweave/waited_for": older[0]} if refused and older else {}
         failed = [n for n in names if n in self.broken or (n == "orders" and day in self.bad)]
         done = [] if refused else [each for each in names if each not in failed]
-        if any(self.has_log(each) and self.is_recorded(each) for each in done):
-            own["recorded"] = ""
+        for name in filter(self.has_log, done):
+            value = "" if self.is_recorded(name) else NO_TABLE
+            own[shown_name(recorded_tag(AssetKey(name)))] = value
         run_id = self.create(day, tags, assets, FAILURE if refused or failed else SUCCESS)
-        self.wrote(run_id, **own)
+        self.wrote(run_id, own)
+        held = {key.to_user_string() for key in held_assets(tags)}
         for name in done:
-            if self.has_log(name) and self.is_recorded(name):
+            if self.has_log(name) and self.is_recorded(name) and name not in held:
                 self.merge(day, tags, name)
             event = AssetMaterialization(AssetKey(name), partition=day)
             self.instance.report_runless_asset_event(event)
         return not (refused or failed)
 
-    def wrote(self, run_id: str, **own: str) -> dict[str, str]:
+    def wrote(self, run_id: str, own: Mapping[str, str]) -> dict[str, str]:
         """The tags that a run writes of itself."""
-        tags = {f"deltaweave/{name}": by_run(run_id, value) for name, value in own.items()}
+        tags = {name: by_run(run_id, value) for name, value in own.items()}
         self.instance.add_run_tags(run_id, tags)
         return tags
 
@@ -232,7 +250,8 @@ class Shop:
 
     def is_recorded(self, name: str) -> bool:
         """Whether there is a table in which the run can record what it merged."""
-        return not self.is_empty or self.log_of(name).exists()
+        is_empty = self.is_empty or name in self.empty
+        return not is_empty or self.log_of(name).exists()
 
     def merge(self, day: str, tags: Mapping[str, str] | None = None, name: str = "orders") -> None:
         log, tags = self.log_of(name), tags or {}
@@ -408,11 +427,11 @@ def test_a_dagster_retry_is_judged_by_itself_not_by_the_last_runs_tags(
     shop.land("day-1", "day-2")
     first, second = shop.tick().run_requests or []
     for request, status, own in (
-        (first, SUCCESS, {"recorded": ""}),  # of None, while there is no table
-        (second, FAILURE, {"waited_for": "day-1"}),
+        (first, SUCCESS, {"deltaweave/recorded": ""}),  # of None, while there is no table
+        (second, FAILURE, {"deltaweave/waited_for": "day-1"}),
     ):
         day, (tags, _) = str(request.partition_key), shop.of_request(request)
-        copied = shop.wrote(shop.create(day, tags, status=FAILURE), **own)
+        copied = shop.wrote(shop.create(day, tags, status=FAILURE), own)
         shop.create(day, {**tags, **copied}, status=status)
     said = shop.said()
     assert "1 merged" in said
@@ -679,6 +698,85 @@ def test_a_run_that_had_nothing_to_record_is_not_asked_for_again(shop: Shop) -> 
     shop.land("day-2")
     assert shop.run_all(shop.tick()) == ["day-2"]
     assert "2 merged" in shop.said()
+
+
+@pytest.mark.parametrize("is_one_step", [True, False])
+@pytest.mark.parametrize("is_by_hand", [True, False])
+def test_a_table_that_has_no_row_yet_makes_no_other_one_merge_twice(
+    shop: Shop, is_one_step: bool, is_by_hand: bool
+) -> None:
+    """Of a step with several tables, one has no rejected row, so that it is not made."""
+    shop.others, shop.empty, shop.is_one_step = {"rejects": APPEND}, {"rejects"}, is_one_step
+    shop.land("day-1")
+    if is_by_hand:
+        shop.run("day-1")
+    else:
+        shop.run_all(shop.tick())
+    assert "1 merged" in shop.said()
+    shop.empty.clear()
+    shop.land("day-2")
+    shop.run_all(shop.tick())
+    assert "2 merged" in shop.said()
+    assert shop.merged == [("day-1", 1), ("day-2", 2)]
+    assert shop.held("rejects") == ["day-2"]
+    # What is undone is not what was never there.
+    shop.restore(to=1)
+    assert requested(shop.tick()) == ["day-2"]
+
+
+def test_a_run_of_an_earlier_release_counts_by_the_logs_of_its_tables(shop: Shop) -> None:
+    """Its tag does not say of which of its tables it is."""
+    shop.others = {"rejects": APPEND}
+    shop.land("day-1")
+    [request] = shop.tick().run_requests or []
+    tags, _ = shop.of_request(request)
+    shop.wrote(shop.create("day-1", tags, status=SUCCESS), {RECORDED_TAG: ""})
+    shop.merge("day-1", tags)
+    assert "1 merged" in shop.said()
+    shop.restore(to=0)
+    assert selections(shop.tick()) == {"day-1": ["orders"]}
+
+
+@pytest.mark.parametrize("is_by_hand", [True, False])
+def test_a_table_that_a_step_gets_makes_its_others_merge_nothing_again(
+    shop: Shop, is_by_hand: bool
+) -> None:
+    shop.is_one_step, shop.declared = True, {"order": "any"}
+    shop.land("day-1", "day-2")
+    if is_by_hand:
+        shop.run("day-1")
+    shop.run_all(shop.tick())
+    shop.others = {"rejects": APPEND}
+    data = shop.tick()
+    assert selections(data) == dict.fromkeys(["day-1", "day-2"])
+    assert [held_assets(each.tags) for each in data.run_requests or []] == [{ORDERS}] * 2
+    assert shop.run_all(data) == ["day-1", "day-2"]
+    assert "2 merged" in shop.said()
+    assert shop.merged == [("day-1", 1), ("day-2", 2)]
+    shop.drop()
+    data = shop.tick()
+    assert selections(data) == dict.fromkeys(["day-1", "day-2"])
+    assert held_assets((data.run_requests or [])[0].tags) == {AssetKey("rejects")}
+
+
+@pytest.mark.parametrize("status", [FAILURE, SUCCESS])
+def test_a_further_attempt_of_a_delivery_repeats_its_first_run(
+    shop: Shop, status: DagsterRunStatus
+) -> None:
+    """An append of an earlier attempt stands; what a RESTORE took back does not."""
+    shop.others, shop.is_one_step = {"rejects": APPEND}, True
+    shop.arguments["attempts"] = 9
+    shop.land("day-1")
+    runs = []
+    for _ in range(3):
+        [request] = shop.tick().run_requests or []
+        tags, names = shop.of_request(request)
+        assert names is None
+        runs.append(shop.create("day-1", tags, names, status))
+        shop.wrote(runs[-1], dict.fromkeys(map(recorded_tag, (ORDERS, AssetKey("rejects"))), ""))
+        shop.merge("day-1", tags)
+    found = [shop.instance.get_run_by_id(each) for each in runs]
+    assert [first_attempt(shop.instance, each) for each in found if each] == [runs[0]] * 3
 
 
 def test_what_needed_its_last_attempt_is_requested_again_after_a_restore(shop: Shop) -> None:

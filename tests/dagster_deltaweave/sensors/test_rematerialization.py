@@ -169,6 +169,29 @@ def tick(
         return repository.get_sensor_def("due").evaluate_tick(context)
 
 
+def test_a_run_that_was_never_launched_holds_up_no_base(
+    instance: DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dagster's daemon may end between creating a run and launching it."""
+    now = datetime.now(timezone.utc)
+    pending = PendingChanges(2, 2, 20, now, now, 0, "id", 1, 3)
+    monkeypatch.setattr(rematerialization, "pending_changes", lambda _: pending)
+    policy = RematerializationPolicy(batches=1)
+    resources = {"io_manager": SparkDeltaIOManager(root=str(tmp_path), spark=SparkResource())}
+    [request] = tick(instance, resources, policy).run_requests or []
+    tags = {**request.tags, RUN_KEY_TAG: str(request.run_key), SENSOR_NAME_TAG: "due"}
+    status = DagsterRunStatus.NOT_STARTED
+    create_run_for_test(instance, tags=tags, status=status)
+    assert "in progress" in str(tick(instance, resources, policy).skip_message)
+    monkeypatch.setattr(rematerialization, "_LONGEST_LAUNCH_SECONDS", 0)
+    # The daemon launches the run that has the requested key.
+    [again] = tick(instance, resources, policy).run_requests or []
+    assert again.run_key == request.run_key
+    started = create_run_for_test(instance, tags=request.tags, status=DagsterRunStatus.STARTED)
+    create_run_for_test(instance, tags=request.tags, status=status)
+    assert started.run_id[:8] in str(tick(instance, resources, policy).skip_message)
+
+
 @pytest.mark.minutes
 def test_the_sensor_requests_once_and_again_when_more_is_pending(
     orders: MergeOnReadTable, instance: DagsterInstance, resources: dict[str, Any]

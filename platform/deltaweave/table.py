@@ -103,8 +103,7 @@ class Table:
     def named_with(self, ending: str) -> Table:
         """Return the table whose path or name is this one's with an ending."""
         if self._is_path:
-            path = self._parts[1].rstrip("/") + ending
-            return Table(self.spark, path if is_path(path) else f"delta.{quoted(path)}")
+            return Table(self.spark, self._parts[1].rstrip("/") + ending)
         *catalog, name = self._parts
         return Table(self.spark, ".".join(map(quoted, [*catalog, name + ending])))
 

@@ -72,18 +72,6 @@ def test_a_log_without_a_version_is_of_no_table(spark: SparkSession, tmp_path: P
 
 
 @pytest.mark.minutes
-def test_a_table_beside_one_with_a_path_has_a_path(spark: SparkSession) -> None:
-    """Its path may have no slash."""
-    beside = {
-        "delta.`orders`": "delta.`orders_changes`",
-        "delta.`/lake/orders/`": "/lake/orders_changes",
-        "/lake/orders": "/lake/orders_changes",
-        "sales.orders": "`sales`.`orders_changes`",
-    }
-    found = {name: Table(spark, name).named_with("_changes").path_or_name for name in beside}
-    assert found == beside
-
-
 def test_deletes_that_another_process_remembered_are_not_passed_over(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -232,9 +232,6 @@ class TableComponent(Component, Resolvable, Model):
 
     def _partitions_def(self) -> PartitionsDefinition[str] | None:
         if self.dynamic_partitions is None:
-            is_by_partition = isinstance(self.source, PathSource) and _PARTITION in self.source.path
-            if is_by_partition and self.asset.partitions_def is None:
-                raise ValueError(f"{_PARTITION} in the path needs an asset with partitions.")
             return self.asset.partitions_def
         if self.asset.partitions_def is not None:
             raise ValueError("Give dynamic_partitions or the asset's partitions_def, not both.")

@@ -46,13 +46,17 @@ from dagster_deltaweave.io_manager.step_attempts import (
     retry_run_if_transient,
     wait_before_inputs,
 )
-from dagster_deltaweave.io_manager.stores import rebuild, store, store_held, store_nothing
+from dagster_deltaweave.io_manager.stores import (
+    holds_delivery,
+    rebuild,
+    store,
+    store_held,
+    store_nothing,
+)
 from dagster_deltaweave.io_manager.target_table import TargetTable
 from dagster_deltaweave.partitions import (
-    held_assets,
     output_is_full_refresh,
     output_partition_keys,
-    tags_of_run,
 )
 from dagster_deltaweave.spark import SparkResource, tag_commits_with_run
 from dagster_deltaweave.tables import (
@@ -298,10 +302,8 @@ class SparkDeltaIOManager(ConfigurableIOManager):
             self._of_ops.keep(context, obj)
             return
         self._of_ops.keep_in_graph(context, obj)
-        step, is_rebuilt = context.step_context, output_is_full_refresh(context)
-        held = held_assets(tags_of_run(step.dagster_run, step.instance))
-        if context.asset_key in held and not is_rebuilt:
-            store_held(context, self.locator)
+        is_rebuilt = output_is_full_refresh(context)
+        if not is_rebuilt and holds_delivery(context) and store_held(context, self.locator):
             return
         partitions = output_partition_keys(context)
         value = without_empty_partitions(obj, partitions)

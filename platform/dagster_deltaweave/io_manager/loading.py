@@ -244,7 +244,7 @@ def _missing_table(
     that declares its columns need not have run. A table that a run recorded was lost: reading it
     is an error.
     """
-    if version is not None or table.exists() or _was_recorded(context):
+    if version is not None or table.exists() or was_recorded(context):
         return None
     schema = location.schema if isinstance(location, TableDeclaration) else None
     downstream = _downstream(context)
@@ -260,7 +260,7 @@ def _missing_table(
     return table.spark.createDataFrame([], declared_columns(schema))
 
 
-def _was_recorded(context: InputContext) -> bool:
+def was_recorded(context: InputContext) -> bool:
     """Return whether the newest materialization of the asset had a table."""
     try:
         instance = context.step_context.instance

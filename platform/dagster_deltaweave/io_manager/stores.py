@@ -47,11 +47,14 @@ from dagster_deltaweave.partitions import (
     FULL_REFRESH_TAG,
     NO_TABLE,
     covers_all_partitions,
+    held_assets,
     lists_partitions,
     output_is_full_refresh,
     output_partition_keys,
+    parent_of,
     partition_positions,
     partition_predicate,
+    tags_of_run,
 )
 from dagster_deltaweave.tables import (
     ChangesDeclaration,
@@ -225,18 +228,37 @@ def store_nothing(context: OutputContext, tables: TableLocator) -> None:
             record_listed_partitions(context, output_partition_keys(context))
 
 
-def store_held(context: OutputContext, tables: TableLocator) -> None:
+def holds_delivery(context: OutputContext) -> bool:
+    """Return whether the asset's table held the run's delivery when the sensor requested the run.
+
+    Who executes a run again that succeeded wants the rows again.
+    """
+    step = context.step_context
+    parent = parent_of(step.dagster_run)
+    before = step.instance.get_run_by_id(parent) if parent else None
+    if before is not None and before.is_success:
+        return False
+    return context.asset_key in held_assets(tags_of_run(step.dagster_run, step.instance))
+
+
+def store_held(context: OutputContext, tables: TableLocator) -> bool:
     """Record that the table held the run's delivery when the sensor requested it.
 
     That is no record of the partition, because a RESTORE may have undone the merge since.
+
+    Returns:
+        Whether there is a table. If not, it was dropped since, and nothing is recorded.
     """
-    context.log.info("Nothing is written: the table held the delivery when it was requested.")
     key, after = context.asset_key, Recording(context, [])
     location = table_location(context.definition_metadata, asset=key.to_user_string())
     table = tables.table(key, location)
+    if not table.exists():
+        return False
+    context.log.info("Nothing is written: the table held the delivery when it was requested.")
     after.attempt("this run", lambda: tag_as_recorded(context))
     record_unchanged(context, table)
     after.add_metadata({"write/mode": MetadataValue.text("nothing: the table held the delivery")})
+    return True
 
 
 @singledispatch
@@ -248,13 +270,14 @@ def _record_nothing(
     try:
         location = table_location(context.definition_metadata, asset=key.to_user_string())
         table = tables.table(key, location) if tables.is_known(location) else None
+        has_table = table is not None and table.exists()
     except DeltaweaveError:
         if declared is not None:
             raise
         return  # an asset that declares no table needs no location for one
     after = Recording(context, [])
-    if table is None or not table.exists():
-        if output_partition_keys(context):
+    if table is None or not has_table:
+        if declared is not None and output_partition_keys(context):
             after.attempt("this run", lambda: tag_as_recorded(context, NO_TABLE))
         return
     after.attempt(

@@ -122,8 +122,11 @@ def _predicate(
 
 
 def _keys_predicate(keys: Sequence[str], expression: str) -> str:
-    has_key = f"({expression}) IN ({', '.join(map(literal, keys))})"
-    return f"({has_key} OR ({expression}) IS NULL)" if NULL_PARTITION in keys else has_key
+    named = [literal(key) for key in keys if key != NULL_PARTITION]
+    parts = [f"({expression}) IN ({', '.join(named)})"] if named else []
+    if len(named) < len(keys):
+        parts.append(f"({expression}) IS NULL")
+    return f"({' OR '.join(parts)})" if len(parts) > 1 else parts[0]
 
 
 def _windows_predicate(

@@ -215,7 +215,8 @@ class _Planner:
             # Assets without a log run again: their outputs may not outlive the run that made them.
             held = {each.key for each in self.assets if each.is_read} - standing.missing
             selected = self.target.without(held | late)
-            made = held if selected is None else held.intersection(selected)
+            with_rows = {each.key for each in self.assets if each.held is not None} & held
+            made = with_rows if selected is None else with_rows.intersection(selected)
             chosen = replace(standing, selected=selected, held=frozenset(made))
             self.plan.requests.append((delivery, chosen))
         else:

@@ -122,8 +122,7 @@ def standing_of(
     ended: list[RunRecord] = []
     for record in runs:
         run = record.dagster_run
-        made = of_target.assets_of(run)
-        merges = left.keys() & made
+        merges = left.keys() & of_target.assets_of(run)
         is_for_it = _is_for(record, delivery)
         is_by_hand = written_tag(run.tags, IDENTITY_TAG) is None
         if not is_for_it and not is_by_hand:
@@ -133,7 +132,7 @@ def standing_of(
         merged = merges if is_success else merges & of_target.made_by(run, delivery.partition)
         for key in merged:
             is_later = _created_at(record) > delivery.changed_at + left[key].margin
-            if (is_for_it or is_later) and left[key].counts(run, is_alone=len(made) == 1):
+            if (is_for_it or is_later) and left[key].counts(run):
                 del left[key]
         if merged and not left:
             return Standing(run=run, is_done=True)

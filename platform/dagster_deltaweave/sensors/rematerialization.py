@@ -68,7 +68,7 @@ REASON = "deltaweave/rematerialization_reason"
 _LONGEST_TAG = 500
 _MOST_ENDED = 20  # of one state, before which the longest pause is reached
 _LONGEST_BASE_PAUSE_SECONDS = 3600.0
-_LONGEST_LAUNCH_SECONDS = 600  # from when a run is created until it is launched
+LONGEST_LAUNCH_SECONDS = 600  # from when a run is created until it is launched
 
 
 @dataclass(frozen=True)
@@ -272,7 +272,7 @@ def _run_under_way(instance: DagsterInstance, base: str) -> DagsterRun | None:
     for record in instance.get_run_records(wanted):
         age = time.time() - record.create_timestamp.timestamp()
         is_launched = record.dagster_run.status != DagsterRunStatus.NOT_STARTED
-        if is_launched or age < _LONGEST_LAUNCH_SECONDS:
+        if is_launched or age < LONGEST_LAUNCH_SECONDS:
             return record.dagster_run
     return None
 

@@ -87,24 +87,19 @@ class TargetAsset:
         identity = str(delivery.identity)
         return self.held.holds_delivery(delivery.partition, directory, identity, changed_at)
 
-    def counts(self, run: DagsterRun, *, is_alone: bool) -> bool:
+    def counts(self, run: DagsterRun) -> bool:
         """Return whether a run that succeeded counts as a merge that the table's log does not show.
 
         A run that recorded its partitions counts by the log alone, and one that had no row and no
         table to record that counts. Of others, which no tag describes, only runs of a sensor count
         if there is no table: it may have been dropped.
-
-        Args:
-            run: The run.
-            is_alone: Whether the run makes no other asset, so that a tag of the whole run is of
-                this one. If it makes several, some may have had no table.
         """
         if not self.is_read:
             return True
         own = recorded_tag(self.key)
         if wrote(run, own):
             return (written_tag(run.tags, own) or "").startswith(NO_TABLE)
-        if wrote(run, RECORDED_TAG) and (is_alone or self.held is not None):
+        if wrote(run, RECORDED_TAG):
             return False
         return self.held is not None or written_tag(run.tags, ATTEMPT_TAG) is not None
 

@@ -151,7 +151,6 @@ def test_yaml_declares_assets_that_merge_files_queries_and_functions(
         ({"clauses": [{"when": "matched", "then": "insert_all"}]}, "MERGE has no clause"),
         ({"schema_policy": "loose"}, "schema_policy"),
         ({"colour": "red"}, "colour"),
-        ({"source": {"type": "path", "path": "/x/{partition}"}}, "an asset with partitions"),
         ({"op": {"name": "merge"}}, "no `name` of its own"),
         ({"op": {"description": "Merges."}}, "no `description` of its own"),
         ({"on": "t.id = s.id"}, "exactly one of keys, on and merge_text"),

@@ -498,8 +498,25 @@ def test_an_asset_of_a_step_reads_itself_only_by_a_dependency_of_its_own() -> No
     assert found == {name: (Start(None, reads_all=False), False) for name in ("raw", "clean")}
 
 
+HELD = {HELD_TAG: '["orders"]'}
+
+
+@pytest.mark.parametrize(
+    ("tags", "has_table", "is_repeated", "is_held"),
+    [
+        (HELD, True, False, True),
+        (HELD | {FULL_REFRESH_TAG: "true"}, True, False, False),
+        (HELD, False, False, False),  # the table was dropped since
+        (HELD, True, True, False),  # a run that succeeded is executed again
+    ],
+)
 def test_what_held_a_runs_delivery_is_not_stored_again(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    tags: Mapping[str, str],
+    has_table: bool,
+    is_repeated: bool,
+    is_held: bool,
 ) -> None:
     """The step of the asset runs because another asset lacks the delivery."""
     stored, unchanged = list[AssetKey](), list[AssetKey]()
@@ -507,7 +524,7 @@ def test_what_held_a_runs_delivery_is_not_stored_again(
     monkeypatch.setattr(
         stores, "record_unchanged", lambda context, _: unchanged.append(context.asset_key)
     )
-    monkeypatch.setattr(TableLocator, "table", lambda *_: None)
+    monkeypatch.setattr(TableLocator, "table", lambda *_: SimpleNamespace(exists=lambda: has_table))
 
     @multi_asset(outs={name: AssetOut() for name in ("orders", "rejects")})
     def step() -> tuple[Any, Any]:
@@ -516,13 +533,13 @@ def test_what_held_a_runs_delivery_is_not_stored_again(
     manager = SparkDeltaIOManager(root=str(tmp_path), spark=SparkResource())
     orders, rejects = AssetKey("orders"), AssetKey("rejects")
     with DagsterInstance.ephemeral() as instance:
-        for refresh in ("false", "true"):
-            tags = {HELD_TAG: '["orders"]', FULL_REFRESH_TAG: refresh}
-            run_id = materialize(
-                [step], resources={"io_manager": manager}, tags=tags, instance=instance
-            ).run_id
-            run = instance.get_run_by_id(run_id)
-            assert run is not None
-            assert wrote(run, recorded_tag(orders)) == (refresh == "false")
-    assert unchanged == [orders]
-    assert stored == [rejects, orders, rejects]
+        parent = create_run_for_test(instance, status=DagsterRunStatus.SUCCESS).run_id
+        more = {PARENT_RUN_ID_TAG: parent} if is_repeated else {}
+        result = materialize(
+            [step], resources={"io_manager": manager}, tags={**tags, **more}, instance=instance
+        )
+        run = instance.get_run_by_id(result.run_id)
+    assert run is not None
+    assert wrote(run, recorded_tag(orders)) == is_held
+    assert unchanged == [orders] * is_held
+    assert stored == ([rejects] if is_held else [orders, rejects])

@@ -18,7 +18,7 @@ from dagster import (
 from pyspark.sql import DataFrame, SparkSession
 
 from dagster_deltaweave import merge_asset, merge_on_read_asset
-from dagster_deltaweave.io_manager.loading import InputOptions, _was_recorded, input_options
+from dagster_deltaweave.io_manager.loading import InputOptions, input_options, was_recorded
 from deltaweave.errors import SourceError
 from tests.dagster_deltaweave.conftest import Run, failure_messages
 
@@ -128,4 +128,4 @@ def test_an_asset_that_was_never_made_is_not_recorded_outside_of_runs() -> None:
     """The error is then that there is no table, also where a notebook loads the value."""
     with DagsterInstance.ephemeral() as instance:
         context = build_input_context(asset_key=AssetKey("orders"), instance=instance)
-        assert not _was_recorded(context)
+        assert not was_recorded(context)

@@ -266,7 +266,6 @@ def test_other_types_are_compared_with_the_keys(spark: SparkSession) -> None:
     assert chosen(spark, days, ["20240502"], "INT", ["20240501", "20240502"]) == ["20240502"]
 
 
-@pytest.mark.minutes
 def test_the_partition_of_nulls_has_the_rows_without_a_value(spark: SparkSession) -> None:
     """Its key is the one in the names of Hive's directories, as the table sensor requests it."""
     regions = StaticPartitionsDefinition(["north", "__HIVE_DEFAULT_PARTITION__"])
@@ -280,6 +279,7 @@ def test_the_partition_of_nulls_has_the_rows_without_a_value(spark: SparkSession
     assert [*found.values()] == [["north"], [None], ["north", None]]
 
 
+@pytest.mark.minutes
 def test_an_hour_that_comes_twice_is_replaced_by_itself(
     spark: SparkSession, run: Run, table: AssetTable, session_zone: Callable[[str], None]
 ) -> None:

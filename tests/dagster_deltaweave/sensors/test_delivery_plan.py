@@ -732,9 +732,10 @@ def test_a_run_of_an_earlier_release_counts_by_the_logs_of_its_tables(shop: Shop
     tags, _ = shop.of_request(request)
     shop.wrote(shop.create("day-1", tags, status=SUCCESS), {RECORDED_TAG: ""})
     shop.merge("day-1", tags)
-    assert "1 merged" in shop.said()
+    # Perhaps that table was dropped.
+    assert selections(shop.tick()) == {"day-1": ["rejects"]}
     shop.restore(to=0)
-    assert selections(shop.tick()) == {"day-1": ["orders"]}
+    assert selections(shop.tick()) == {"day-1": None}
 
 
 @pytest.mark.parametrize("is_by_hand", [True, False])

@@ -183,7 +183,7 @@ def test_a_run_that_was_never_launched_holds_up_no_base(
     status = DagsterRunStatus.NOT_STARTED
     create_run_for_test(instance, tags=tags, status=status)
     assert "in progress" in str(tick(instance, resources, policy).skip_message)
-    monkeypatch.setattr(rematerialization, "_LONGEST_LAUNCH_SECONDS", 0)
+    monkeypatch.setattr(rematerialization, "LONGEST_LAUNCH_SECONDS", 0)
     # The daemon launches the run that has the requested key.
     [again] = tick(instance, resources, policy).run_requests or []
     assert again.run_key == request.run_key

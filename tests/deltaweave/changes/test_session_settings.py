@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -154,3 +154,32 @@ def test_values_that_do_not_fit_are_errors(spark: SparkSession, tmp_path: Path) 
                 applied.append((value, place))
     assert not applied
     assert found(Table(spark, current).read(), "v") == {(10,)}
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("scd_type", [1, 2])
+def test_values_that_no_event_sets_may_not_fit(
+    spark: SparkSession, tmp_path: Path, scd_type: Literal[1, 2]
+) -> None:
+    path = str(tmp_path / "t")
+    arguments: dict[str, Any] = {
+        "keys": ["k"],
+        "sequence_by": "at",
+        "except_column_list": ["at", "op", "sets"],
+        "apply_as_deletes": "op = 'delete'",
+        "present_columns": "sets",
+        "stored_as_scd_type": scd_type,
+    }
+    columns = "k INT, v {}, w STRING, at INT, op STRING, sets ARRAY<STRING>"
+    first = [(1, 10, "a", 1, "upsert", ["v", "w"]), (2, 20, "b", 1, "upsert", ["v", "w"])]
+    deltaweave.apply_changes(
+        spark, path, spark.createDataFrame(first, columns.format("INT")), **arguments
+    )
+    later = [
+        (1, "n/a", "", 2, "delete", ["v", "w"]),  # a delete sets no values
+        (2, "n/a", "c", 2, "upsert", ["w"]),  # leaves v out
+    ]
+    texts = spark.createDataFrame(later, columns.format("STRING"))
+    deltaweave.apply_changes(spark, path, texts, **arguments)
+    newest = Table(spark, path).read().where("w = 'c'")
+    assert found(newest, "k", "v") == {(2, 20)}

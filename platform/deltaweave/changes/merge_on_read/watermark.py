@@ -13,22 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    MapType,
-    StringType,
-    StructType,
-    VariantType,
-)
+from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
 
-from deltaweave.changes.conversions import by_case, holds_type
+from deltaweave.changes.conversions import by_case
 from deltaweave.changes.events import EVENT_VALUES, OPERATION, SEQUENCE, TRUNCATE, EventShape
 from deltaweave.changes.merge_on_read.changeset import (
     BATCH,
@@ -41,7 +29,7 @@ from deltaweave.changes.merge_on_read.changeset import (
 )
 from deltaweave.changes.restores import cloned_by, keep, newest_in_line, source_of
 from deltaweave.changes.side_tables import ITEM, lost_keys
-from deltaweave.delta.jvm import json_text, suppress_cleanup_errors
+from deltaweave.delta.jvm import collected, suppress_cleanup_errors
 from deltaweave.delta.log import Commit, TableSnapshot, are_bounded, are_without_nulls, bounds
 from deltaweave.errors import NOTHING_DONE, DeltaweaveError, SourceError
 from deltaweave.identifiers import column, quoted
@@ -57,9 +45,9 @@ Delta keeps its application ids.
 """
 
 _SAMPLED_ROWS = 1_000
-_SMALL_SHARE = 0.01  # of the limit: files that are measured as a whole
-_COMPRESSED_BY = 100  # Parquet rarely compresses what differs more than that
-_OF_ANY_LENGTH = (StringType, BinaryType, ArrayType, MapType, VariantType)
+# Share of the limit that files may take: Parquet rarely compresses so few rows a hundredfold.
+_SURELY_SMALL_SHARE = 0.01
+_SURELY_FEW_ROWS = 500_000
 
 merged_in_sources: dict[tuple[str, str, int, int], tuple[_Merged, int]] = {}
 
@@ -422,44 +410,15 @@ def _lacks_key(changeset: Changeset, batches: Batches) -> str:
 
 
 def fit_into_a_broadcast(batches: Batches, limit_bytes: int) -> bool:
-    """Return whether the changes can be broadcast, by their number and size in memory.
-
-    A file holds equal texts once, and in memory each row has its own. So executors measure the
-    rows, unless their number bounds their size: all rows of small files, else some.
-    """
-    files, schema = batches.files, batches.rows.schema
-    count, most_bytes = files.num_records, _fixed_bytes(schema)
-    if holds_type(schema, _has_any_length):
-        most_bytes += _COMPRESSED_BY * files.size_in_bytes
-    if count is not None and count * most_bytes <= limit_bytes:
+    """Return whether the changes can be broadcast, by their number and measured size."""
+    files = batches.files
+    count = files.num_records
+    is_small = files.size_in_bytes <= _SURELY_SMALL_SHARE * limit_bytes
+    if is_small and count is not None and count <= _SURELY_FEW_ROWS:
         return True
-    is_small = files.size_in_bytes <= _SMALL_SHARE * limit_bytes
-    sample = batches.rows if is_small else batches.rows.limit(_SAMPLED_ROWS)
-    sums = [F.sum(b) for f in schema for b in _bytes_beyond(column(f.name), f.dataType)]
-    num_sampled, *beyond = sample.agg(F.count("*"), *sums).first() or (0,)
-    row_bytes = _fixed_bytes(schema) + sum(filter(None, beyond)) / max(num_sampled, 1)
-    return bool(row_bytes * (batches.rows.count() if count is None else count) <= limit_bytes)
-
-
-def _has_any_length(data_type: DataType) -> bool:
-    return isinstance(data_type, _OF_ANY_LENGTH)
-
-
-def _fixed_bytes(data_type: DataType) -> int:
-    """Return the bytes of a value in memory, without what its length adds."""
-    if isinstance(data_type, StructType):
-        return 8 + sum(_fixed_bytes(field.dataType) for field in data_type)
-    return 24 if isinstance(data_type, DecimalType) else 8
-
-
-def _bytes_beyond(value: Column, data_type: DataType) -> Iterator[Column]:
-    """Yield what the lengths of a value's parts add to its bytes in memory."""
-    if isinstance(data_type, StructType):
-        for field in data_type:
-            yield from _bytes_beyond(value[field.name], field.dataType)
-    elif _has_any_length(data_type):
-        is_text = isinstance(data_type, (StringType, BinaryType))
-        yield F.coalesce(F.octet_length(value if is_text else json_text(value)), F.lit(0))
+    sample = collected(batches.rows.limit(_SAMPLED_ROWS))
+    bytes_per_row = sample.nbytes / max(sample.num_rows, 1)
+    return bool(bytes_per_row * (batches.rows.count() if count is None else count) <= limit_bytes)
 
 
 def are_newer(changes: Batches, base: TableSnapshot, sequence: StructType) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -45,6 +45,7 @@ from deltaweave.changes.events import (
     UPSERT,
     Events,
     EventShape,
+    mentions,
     sequence_at_type,
     values_type,
 )
@@ -69,9 +70,9 @@ _IsThere = Callable[[Column], Column]
 def completed(events: Events, table: TableColumns) -> Events:
     """Complete the events by all columns of their table, in its types.
 
-    Evaluating a value that does not fit its type is an error, whatever the session sets. An event
-    that may leave columns out does not set those that its source lacks. Another one sets
-    them to their default, or to null.
+    Evaluating a value that an event sets and that does not fit its type is an error, whatever the
+    session sets. An event that may leave columns out does not set those that its source lacks.
+    Another one sets them to their default, or to null.
     """
     shape = events.shape
     held = values_type(events.rows.schema)
@@ -82,8 +83,7 @@ def completed(events: Events, table: TableColumns) -> Events:
     if wanted and not is_as(held, StructType(wanted)):
         missing = {} if shape.is_partial else defaults(lacking)
         values = struct_of(F.col(EVENT_VALUES), held, StructType(wanted), missing)
-        values = cast_strictly(rows.sparkSession, values, StructType(wanted))
-        rows = rows.withColumn(EVENT_VALUES, values)
+        rows = rows.withColumn(EVENT_VALUES, _cast_where_set(rows, values, wanted, shape))
     names = tuple(field.name for field in wanted)
     wanted_types = {field.name: field.dataType for field in wanted}
     if limited := [name for name in names if table.is_limited(name)]:
@@ -95,6 +95,21 @@ def completed(events: Events, table: TableColumns) -> Events:
     rows = rows.withColumns(_keys_of(rows, shape, table))
     rows = rows.withColumn(SEQUENCE, _exact_sequence(rows, table))
     return replace(events, rows=rows, shape=replace(shape, columns=names, table=table))
+
+
+def _cast_where_set(
+    rows: DataFrame, values: Column, wanted: Sequence[StructField], shape: EventShape
+) -> Column:
+    """Cast the values that events set; deletes, and columns that events leave out, have nulls."""
+    is_upsert = F.col(OPERATION) == UPSERT
+    fields = []
+    for field in wanted:
+        is_set = is_upsert
+        if shape.is_partial and field.name in shape.columns:
+            is_set = is_set & mentions(field.name, shape)
+        value = cast_strictly(rows.sparkSession, values[field.name], field.dataType)
+        fields.append(F.when(is_set, value).alias(field.name))
+    return F.struct(*fields)
 
 
 def check_are_of(newest: TableSnapshot, events: Events) -> None:

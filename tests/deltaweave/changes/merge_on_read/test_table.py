@@ -377,28 +377,6 @@ def test_changes_too_big_for_a_broadcast_are_joined_with_a_shuffle(
     assert ["Join FullOuter" in plan for plan in plans] == [False, True]
 
 
-@pytest.mark.minutes
-def test_changes_are_measured_as_they_are_when_they_are_read(
-    spark: SparkSession, make: Make
-) -> None:
-    """Files hold an equal text once, a broadcast has it in each row."""
-    table = make(broadcast_limit_bytes=2**24)
-    for text, is_small in [("'a'", True), ("repeat('a', 20000)", False)]:
-        table.append(
-            spark.range(1_000).selectExpr(
-                "CAST(id AS INT) AS k",
-                "1 AS v",
-                f"{text} AS w",
-                "1 AS seq",
-                "'upsert' AS op",
-                "CAST(NULL AS ARRAY<STRING>) AS present",
-            )
-        )
-        assert table.pending().size_in_bytes < 2**24 / 100
-        plan = table.read()._jdf.queryExecution().toString()
-        assert ("Join FullOuter" not in plan) == is_small
-
-
 def test_events_without_key_or_sequence_append_nothing(spark: SparkSession, make: Make) -> None:
     table = make()
     with pytest.raises(SourceError, match="no sequence"):

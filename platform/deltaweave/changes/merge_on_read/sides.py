@@ -216,8 +216,7 @@ class Sides:
         events = Events(moment.changeset.events(moment.batches.after), shape)
         tombstones.create_if_missing(events)
         emptied = moment.changeset.truncated(moment.batches)
-        keep_for = self.options.late_by + self.options.keep_merged_for
-        if emptied is not None or tombstones.have_emptied(keep_for):
+        if emptied is not None or tombstones.have_emptied():
             raise self.no_view()
         newest = tombstones.with_current_deletes(newest_of_keys(events), events)
         view = MergedView(

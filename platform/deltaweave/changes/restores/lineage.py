@@ -328,7 +328,7 @@ class LineageLease(Lease):
             if commit is not None and (
                 commit.operation == RESTORED
                 or begins_history(commit)
-                or (self.metadata_breaks and commit.created_at_ms is not None)
+                or (self.metadata_breaks and _changes_metadata(commit))
             ):
                 raise CommitConflictError(
                     f"{commit.operation} made version {number} of the table meanwhile.",
@@ -363,6 +363,11 @@ class LineageLease(Lease):
     def for_later_merges(self) -> LineageLease:
         """The lease of the merges after the first one, which only delete rows."""
         return replace(self, application_id=_UNUSED_ID, held=-1, marks={}, metadata_breaks=False)
+
+
+def _changes_metadata(commit: Commit) -> bool:
+    # Some writers leave out when the table was created, by which metadata is known here.
+    return commit.created_at_ms is not None or commit.operation == "ADD COLUMNS"
 
 
 def lineage_lease(newest: TableSnapshot, noted: int | None = None) -> LineageLease:

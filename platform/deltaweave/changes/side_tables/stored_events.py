@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -82,8 +82,8 @@ def completed(events: Events, table: TableColumns) -> Events:
     rows = events.rows
     if wanted and not is_as(held, StructType(wanted)):
         missing = {} if shape.is_partial else defaults(lacking)
-        values = struct_of(F.col(EVENT_VALUES), held, StructType(wanted), missing)
-        rows = rows.withColumn(EVENT_VALUES, _cast_where_set(rows, values, wanted, shape))
+        fields = [_cast_where_set(rows, held, field, shape, missing) for field in wanted]
+        rows = rows.withColumn(EVENT_VALUES, F.struct(*fields))
     names = tuple(field.name for field in wanted)
     wanted_types = {field.name: field.dataType for field in wanted}
     if limited := [name for name in names if table.is_limited(name)]:
@@ -98,18 +98,27 @@ def completed(events: Events, table: TableColumns) -> Events:
 
 
 def _cast_where_set(
-    rows: DataFrame, values: Column, wanted: Sequence[StructField], shape: EventShape
+    rows: DataFrame,
+    held: StructType,
+    field: StructField,
+    shape: EventShape,
+    missing: Mapping[str, str],
 ) -> Column:
-    """Cast the values that events set; deletes, and columns that events leave out, have nulls."""
-    is_upsert = F.col(OPERATION) == UPSERT
-    fields = []
-    for field in wanted:
-        is_set = is_upsert
-        if shape.is_partial and field.name in shape.columns:
-            is_set = is_set & mentions(field.name, shape)
-        value = cast_strictly(rows.sparkSession, values[field.name], field.dataType)
-        fields.append(F.when(is_set, value).alias(field.name))
-    return F.struct(*fields)
+    """Cast the value of a column that events set; deletes, and events that leave it out, have null.
+
+    Args:
+        rows: The events.
+        held: The type of their values.
+        field: The column.
+        shape: What the events are.
+        missing: The SQL for columns that the events lack, by name.
+    """
+    is_set = F.col(OPERATION) == UPSERT
+    if shape.is_partial and field.name in shape.columns:
+        is_set = is_set & mentions(field.name, shape)
+    values = struct_of(F.col(EVENT_VALUES), held, StructType([field]), missing)
+    value = cast_strictly(rows.sparkSession, values[field.name], field.dataType)
+    return F.when(is_set, value).alias(field.name)
 
 
 def check_are_of(newest: TableSnapshot, events: Events) -> None:

@@ -143,13 +143,11 @@ class Tombstones:
             # The deletes are committed. A later batch tidies up.
             logger.info("%s: expired deletes are not removed now: %s", self.kept_in, error)
 
-    def have_emptied(self, keep_for: timedelta) -> bool:
-        """Return whether an event of this period emptied the table and is remembered."""
+    def have_emptied(self) -> bool:
+        """Return whether an event is remembered that emptied the table."""
         kept = self.kept_in.snapshot() if self.version() >= 0 else None
         may_have = kept is not None and _may_empty(kept)
-        return may_have and bool(
-            self.kept_in.read().where(F.col(_OF_ALL) & ~F.expr(noted_before(keep_for))).take(1)
-        )
+        return may_have and bool(self.kept_in.read().where(F.col(_OF_ALL)).take(1))
 
     def create_if_missing(self, events: Events) -> None:
         """Create the table of deletes, with the types of the events' keys and sequences."""

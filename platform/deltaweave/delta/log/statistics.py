@@ -122,7 +122,6 @@ class Bounds:
 def bounds(
     table: TableSnapshot, files: FileList, columns: Sequence[tuple[Sequence[str], DataType]]
 ) -> list[Bounds]:
-    """Return the bounds of values in each file, from its statistics as written."""
     """Return the bounds of some columns in each of the files.
 
     Statistics of a few files that are already in the driver are read without Spark.

@@ -35,6 +35,7 @@ from dagster_deltaweave.io_manager.transaction_ids import (
     ids_of_refresh,
     ids_of_run,
     tag_as_recorded,
+    tags_of_output,
 )
 from dagster_deltaweave.landing import rows_of_delivery
 from dagster_deltaweave.metadata import (
@@ -54,7 +55,6 @@ from dagster_deltaweave.partitions import (
     parent_of,
     partition_positions,
     partition_predicate,
-    tags_of_run,
 )
 from dagster_deltaweave.tables import (
     ChangesDeclaration,
@@ -234,11 +234,11 @@ def holds_delivery(context: OutputContext) -> bool:
     Who executes a run again that succeeded wants the rows again.
     """
     step = context.step_context
+    if context.asset_key not in held_assets(tags_of_output(context)):
+        return False
     parent = parent_of(step.dagster_run)
     before = step.instance.get_run_by_id(parent) if parent else None
-    if before is not None and before.is_success:
-        return False
-    return context.asset_key in held_assets(tags_of_run(step.dagster_run, step.instance))
+    return before is None or not before.is_success
 
 
 def store_held(context: OutputContext, tables: TableLocator) -> bool:

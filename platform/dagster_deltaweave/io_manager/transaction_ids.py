@@ -101,7 +101,7 @@ class RunIds:
         context, partitions = self.context, self.partitions
         if not partitions:
             return {}
-        tags = _tags(context)
+        tags = tags_of_output(context)
         delivery = written_tag(tags, IDENTITY_TAG) if len(partitions) == 1 else None
         # The time of the run, because an earlier step of it may have read what had landed.
         record = record_of(delivery, run_created_ms(context) * 1_000_000)
@@ -147,7 +147,7 @@ class RunIds:
             return {}
         recorded = self.of_partitions()
         held = self.table.snapshot().applied_versions("deltaweave/merged/")
-        is_of_delivery = written_tag(_tags(self.context), IDENTITY_TAG) is not None
+        is_of_delivery = written_tag(tags_of_output(self.context), IDENTITY_TAG) is not None
         for name, record in recorded.items():
             known = held.get(name, -1)
             if "#" in name and (known <= 0 or (is_of_delivery and known != record)):
@@ -379,7 +379,8 @@ def is_known(table: Table, ids: Mapping[str, int]) -> bool:
     return True
 
 
-def _tags(context: OutputContext) -> Mapping[str, str]:
+def tags_of_output(context: OutputContext) -> Mapping[str, str]:
+    """Return the tags of the run that stores an output."""
     return tags_of_run(context.step_context.dagster_run, context.step_context.instance)
 
 

@@ -132,16 +132,15 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv .venv
 	@echo "  2 of 3: the Python packages"
 	@# Python compiles modules when it first imports them; of most packages it never imports most.
-	@$(VENV)/pip install --quiet --no-compile --disable-pip-version-check \
+	@$(VENV)/python .ci/progress .venv/pip.log $(VENV)/pip install --no-compile --disable-pip-version-check \
 		--constraint constraints.txt --editable '.[dev]'
 	@echo "  3 of 3: Delta's jars, by a first start of Spark"
 	@# One session fetches Spark's jars now, because concurrent downloads would corrupt each other.
-	@$(VENV)/python .ci/first-session \
-		>.venv/jars.log 2>&1 || { cat .venv/jars.log >&2; exit 1; }
+	@$(VENV)/python .ci/progress .venv/jars.log $(VENV)/python .ci/first-session
 	@touch $@
 
 .venv/.docs: $(INSTALLED)
-	@$(VENV)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@$(VENV)/python .ci/progress .venv/docs.log $(VENV)/pip install --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
 # Written only if it is missing, so that you can edit it.

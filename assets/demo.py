@@ -67,7 +67,9 @@ def main() -> int:
 
 
 def _demo(console: Console, instance: DagsterInstance) -> None:
-    with console.status("Landing TPC-DS web returns"):
+    with console.status(
+        "Landing TPC-DS web returns; the first time, their generator is downloaded"
+    ):
         new = demo_data.land(lake(), upto=_LANDED_AT_FIRST)
     if new:
         console.print(f"Landed {len(new)} source partitions, {new[0]} to {new[-1]}.")

@@ -47,7 +47,8 @@ def main() -> int:
 
 
 def _demo(console: Console, here: Path) -> None:
-    with console.status("Starting Kafka") as status, running_broker(here / "kafka") as bootstrap:
+    starting = "Starting Kafka, which is downloaded the first time"
+    with console.status(starting) as status, running_broker(here / "kafka") as bootstrap:
         status.update("Delivering change events")
         delivered = pipeline.deliver_next_round(bootstrap)
         console.print(

@@ -119,3 +119,43 @@ def test_help_is_the_default_and_lists_each_command() -> None:
 
     for command in ("demo", "demo-cdc", "land", "ui", "test", "check", "test-all", "clean"):
         assert f"make {command} " in listed
+
+
+def _progress(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return _run([sys.executable, ".ci/progress", *arguments], DELTAWEAVE_PROGRESS_SECONDS="0.2")
+
+
+def test_a_long_command_of_make_says_what_it_waits_for(tmp_path: Path) -> None:
+    """The last line that begins with a verb, without addresses; warnings are for the log alone."""
+    log = tmp_path / "step.log"
+    lines = ["Collecting pyspark==4.2.0", "  Downloading https://a.example/b/delta.jar (7 MB)"]
+    lines += ["26/11/30 WARN Utils: slow", "WARNING: Using incubator modules"]
+    program = "import sys, time; print(sys.argv[1], flush=True); time.sleep(1)"
+
+    ran = _progress(str(log), sys.executable, "-c", program, "\n".join(lines))
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+    shown = ran.stdout.splitlines()
+    assert len(shown) >= 3
+    assert all(re.fullmatch(r" +\d+ s: Downloading delta\.jar \(7 MB\)", each) for each in shown)
+    assert log.read_text().splitlines() == lines
+
+
+def test_a_command_of_make_that_fails_prints_its_output(tmp_path: Path) -> None:
+    log = tmp_path / "step.log"
+    program = "import sys; print('Collecting a'); sys.exit('No space left on device')"
+
+    ran = _progress(str(log), sys.executable, "-c", program)
+
+    assert ran.returncode == 1
+    assert "No space left on device" in ran.stderr
+
+
+def test_each_step_of_installing_shows_its_progress() -> None:
+    commands = _run(["make", "--dry-run", "--assume-new=pyproject.toml", ".venv/.installed"]).stdout
+    joined = commands.replace("\\\n", " ").splitlines()
+    steps = [each for each in joined if re.search(r"-m venv|pip install|first-session", each)]
+
+    assert len(steps) == 3
+    assert all(".ci/progress .venv/" in each for each in steps[1:])
+    assert not any("--quiet" in each for each in steps)

@@ -24,6 +24,7 @@ from rich.table import Table as Shown
 from deltaweave._session import java_found, java_problem
 from deltaweave.cli.options import (
     FAILED,
+    STARTING_SPARK,
     Conf,
     Json,
     Steps,
@@ -93,7 +94,7 @@ def _findings(conf: list[str], steps: Steps, *, verbose: bool) -> Iterator[Findi
     yield Finding("Java", problem is None, problem or "{1} ({0})".format(*java_found()))
     if problem is not None:
         return
-    steps.begin("Starting Spark")
+    steps.begin(STARTING_SPARK)
     try:
         with quiet_session(conf, verbose=verbose) as spark:
             for about, look in _SESSION_CHECKS.items():

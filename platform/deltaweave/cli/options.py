@@ -52,6 +52,7 @@ Verbose = Annotated[
     bool, typer.Option("--verbose", help="Show Spark's own lines, too.", metavar="")
 ]
 
+STARTING_SPARK = "Starting Spark, which downloads Delta's jars the first time"
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SHOWN_STEPS = 6  # a merge that runs again has many
 
@@ -92,7 +93,7 @@ def working(
     from deltaweave.engine.report import listening
 
     with Steps() as steps:
-        steps.begin("Starting Spark")
+        steps.begin(STARTING_SPARK)
         with quiet_session(conf, verbose=verbose) as spark:
             steps.begin(what)
             try:

@@ -143,7 +143,7 @@ class SparkResource(LazyPySparkResource):
         self._log.info(
             "Attaching to the warm Spark driver, which starts if there is none."
             if self.warm
-            else "Starting a Spark driver."
+            else "Starting a Spark driver. The first time, it downloads Delta's jars."
         )
         began = time.monotonic()
         yield

@@ -383,16 +383,24 @@ def history(
     for name in (*_METRIC_COLUMNS.values(), "s"):
         shown.add_column(name, justify="right")
     for merge in merges:
-        metrics = merge.operationMetrics or {}
-        counts = [f"{int(metrics.get(name, 0)):,}" for name in _METRIC_COLUMNS]
-        seconds = f"{int(metrics.get(_TIME_METRIC, 0)) / 1000:,.2f}"
+        metrics = _metrics(merge)
+        counts = [f"{metrics.get(name, 0):,}" for name in _METRIC_COLUMNS]
+        seconds = f"{metrics.get(_TIME_METRIC, 0) / 1000:,.2f}"
         shown.add_row(str(merge.version), f"{merge.timestamp:%Y-%m-%d %H:%M}", *counts, seconds)
     Console(highlight=False).print(shown)
 
 
 def _as_json(merge: CommitOnDisk | Row) -> dict[str, Any]:
-    metrics = {name: int(value) for name, value in (merge.operationMetrics or {}).items()}
-    return {"version": merge.version, "timestamp": merge.timestamp.isoformat(), "metrics": metrics}
+    timestamp = merge.timestamp.isoformat()
+    return {"version": merge.version, "timestamp": timestamp, "metrics": _metrics(merge)}
+
+
+def _metrics(merge: CommitOnDisk | Row) -> dict[str, int]:
+    """Return a merge's metrics under Delta's names; delta-rs writes them in snake_case."""
+    from deltaweave.engine.report import NAMES_BY_ATTRIBUTE
+
+    written = (merge.operationMetrics or {}).items()
+    return {NAMES_BY_ATTRIBUTE.get(name, name): int(value) for name, value in written}
 
 
 def plot_merges(merges: Sequence[Mapping[str, Any]], table: str, path: Path) -> None:

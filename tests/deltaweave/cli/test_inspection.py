@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -153,3 +154,19 @@ def test_what_may_be_a_path_elsewhere_is_left_to_spark(
         assert inspection.inspected_on_disk(str(path), [], 1, conf) is None
     assert inspection.inspected_on_disk(f"file:{table}", [], 1, conf) is not None
     assert inspection.inspected_on_disk("s3a://lake/orders", [], 1, []) is None
+
+
+def test_the_history_has_the_counts_of_merges_by_delta_rs(tmp_path: Path) -> None:
+    """delta-rs writes Delta's metrics in snake_case; they are shown under Delta's names."""
+    table = tmp_path / "table"
+    write(table, 1, 2)
+    source = pa.table({"k": pa.array([2, 3, 4], pa.int64()), "p": ["p0", "p1", "p0"]})
+    merge = DeltaTable(table).merge(source, "t.k = s.k", source_alias="s", target_alias="t")
+    merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    [merged] = json.loads(run("history", table, "--json").stdout)
+    shown = run("history", table).stdout
+
+    counts = ("numTargetRowsUpdated", "numTargetRowsInserted", "numTargetRowsDeleted")
+    assert [merged["metrics"][name] for name in counts] == [1, 2, 0]
+    assert re.search(r"1 +\d{4}-\d\d-\d\d \d\d:\d\d +1 +2 +0 ", shown)

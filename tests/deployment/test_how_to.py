@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator
+from importlib.metadata import metadata
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import yaml
 from dagster import AssetKey, AssetsDefinition
 from dagster.components.testing.utils import DefsFolderSandbox, create_defs_folder_sandbox
+from packaging.specifiers import SpecifierSet
 from pyspark.sql import SparkSession
 
 import deltaweave
@@ -93,6 +95,21 @@ def test_rows_taken_along_are_older_than_every_event(spark: SparkSession, tmp_pa
     )
     table = Table(spark, str(tmp_path / "customers"))
     assert sorted((row.id, row.name) for row in table.read().collect()) == [(1, "new"), (2, "old")]
+
+
+def test_the_image_of_the_containers_page_has_what_the_package_needs() -> None:
+    image = example("containers.md", "dockerfile")
+    needed = metadata("deltaweave")
+    [python], [java] = (
+        re.findall(pattern, image) for pattern in (r"python:([\d.]+)", r"jdk-(\d+)")
+    )
+    [extras] = re.findall(r"whl\)\[([\w,]+)\]", image)
+    assert python in SpecifierSet(needed["Requires-Python"])
+    assert java in {"17", "21"}  # as `deltaweave doctor`, which the image runs, requires
+    assert set(extras.split(",")) <= set(needed.get_all("Provides-Extra") or ())
+    resources = yaml.safe_load(example("containers.md", "yaml"))
+    resources = resources["dagster-k8s/config"]["container_config"]["resources"]
+    assert resources["requests"]["memory"] == resources["limits"]["memory"]
 
 
 @pytest.mark.parametrize("page", ["clusters.md", "object-stores.md"])

@@ -58,6 +58,7 @@ docs: .venv/.docs ## build the documentation as a site, .site/html (needs npm); 
 	@$(VENV)/python .ci/site
 
 test: java $(INSTALLED) ## run the tests (WORKERS=2 processes, each with a Spark of 3 GiB; ORDER=… shuffles them otherwise)
+	@echo "Collecting the tests and starting Spark: the first results come in about a minute"
 	@$(PYTEST) --numprocesses $(WORKERS) -m 'not full_matrix and not minutes and not torture'
 
 # Many of the tests that take longer start JVMs that end before the optimizing compiler and several

@@ -217,7 +217,8 @@ class _Planner:
             selected = self.target.without(held | late)
             with_rows = {each.key for each in self.assets if each.held is not None} & held
             made = with_rows if selected is None else with_rows.intersection(selected)
-            chosen = replace(standing, selected=selected, held=frozenset(made))
+            key = standing.run_key or self._runs.unused_key(delivery, runs)
+            chosen = replace(standing, run_key=key, selected=selected, held=frozenset(made))
             self.plan.requests.append((delivery, chosen))
         else:
             self.plan.later += 1

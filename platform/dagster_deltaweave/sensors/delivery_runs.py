@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import count, takewhile
 from pathlib import Path
 
 from dagster import (
@@ -80,7 +80,7 @@ class Standing:
 
     Attributes:
         attempt: The number of the run to request now; None to request none.
-        run_key: The run key of that run.
+        run_key: The run key of that run; empty if it is to get one that no run has.
         run: The run that is under way, merged the delivery, or failed, if any.
         problem: Why the delivery is not requested now, if its runs failed, in words.
         is_done: Whether runs merged the delivery.
@@ -138,27 +138,23 @@ def standing_of(
             return Standing(run=run, is_done=True)
         if is_for_it and left.keys() & merges and not wrote(run, WAITED_TAG):
             ended.append(record)
-    return _standing_after(delivery, runs, ended, policy, frozenset(left))
+    return _standing_after(ended, policy, frozenset(left))
 
 
 def _standing_after(
-    delivery: Delivery,
-    runs: Sequence[RunRecord],
-    ended: Sequence[RunRecord],
-    policy: RetryPolicy,
-    missing: frozenset[AssetKey],
+    ended: Sequence[RunRecord], policy: RetryPolicy, missing: frozenset[AssetKey]
 ) -> Standing:
     """Return the standing of a delivery that none of the ended runs has merged for these assets."""
     # A run that succeeded was undone by a RESTORE since, so failures before it do not count.
     counted = list(takewhile(lambda each: _succeeded(each) == _succeeded(ended[0]), ended))
-    number, key = len(counted) + 1, _delivery_run_key(delivery, runs)
+    number = len(counted) + 1
     if not counted:
-        return Standing(number, key, missing=missing)
+        return Standing(number, missing=missing)
     run, problem = counted[0].dagster_run, _failure(counted, policy)
     if problem:
         return Standing(run=run, problem=problem, missing=missing)
     # What an asset has appended whose table no log shows to the sensor stands.
-    return Standing(number, key, run, missing=missing, first=_first_of(ended[-1].dagster_run))
+    return Standing(number, run=run, missing=missing, first=_first_of(ended[-1].dagster_run))
 
 
 def _first_of(run: DagsterRun) -> str:
@@ -166,15 +162,6 @@ def _first_of(run: DagsterRun) -> str:
     named = written_tag(run.tags, FIRST_ATTEMPT_TAG)
     is_given = shown_name(FIRST_ATTEMPT_TAG) in run.tags or wrote(run, FIRST_ATTEMPT_TAG)
     return named.split()[0] if named and is_given else run.run_id
-
-
-def _delivery_run_key(delivery: Delivery, runs: Sequence[RunRecord]) -> str:
-    """Return a run key of the delivery that none of the runs has."""
-    own = f"{delivery.partition}@{delivery.identity}"
-    keys = [record.dagster_run.tags.get(RUN_KEY_TAG, "") for record in runs]
-    numbers = [key.removeprefix(f"{own}#") for key in keys if key.startswith(f"{own}#")]
-    used = [int(each) for each in numbers if each.isdigit()] + [1] * (own in keys)
-    return f"{own}#{max(used) + 1}" if used else own
 
 
 def _succeeded(record: RunRecord) -> bool:
@@ -294,6 +281,25 @@ class TargetRuns:
                 runs[partition].append(record)
                 runs[partition].sort(key=lambda each: each.create_timestamp, reverse=True)
         return runs
+
+    def unused_key(self, delivery: Delivery, runs: Sequence[RunRecord]) -> str:
+        """Return a run key of the delivery that no run has, whatever it makes, from anywhere.
+
+        Dagster drops a request whose run key a run of the sensor has, also one for other assets or
+        of another directory, and says so only in the daemon's log.
+
+        `runs`: some runs of the partition; without them, numbers are tried one by one.
+        """
+        own = f"{delivery.partition}@{delivery.identity}"
+        keys = [record.dagster_run.tags.get(RUN_KEY_TAG, "") for record in runs]
+        numbers = [key.removeprefix(f"{own}#") for key in keys if key.startswith(f"{own}#")]
+        used = [int(each) for each in numbers if each.isdigit()] + [1] * (own in keys)
+        following = count(max(used, default=0) + 1)
+        candidates = (own if number == 1 else f"{own}#{number}" for number in following)
+        return next(key for key in candidates if not self._is_used(key))
+
+    def _is_used(self, key: str) -> bool:
+        return bool(self._instance.get_runs(RunsFilter(tags={RUN_KEY_TAG: key}), limit=1))
 
     def made_by(self, run: DagsterRun, partition: str) -> frozenset[AssetKey]:
         """Return the assets whose partition a run has materialized, of those looked up by `of`."""

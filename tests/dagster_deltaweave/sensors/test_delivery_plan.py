@@ -303,11 +303,19 @@ class Shop:
         positions = {day: number for number, day in enumerate(self.days)}.get
         return sorted(newest_first(found.order, positions)) if found else []
 
+    def launched(self, data: SensorExecutionData) -> list[RunRequest]:
+        """The requests of which the daemon makes runs: it drops those whose run key a run has."""
+        return [
+            each
+            for each in data.run_requests or []
+            if not self.instance.get_runs(RunsFilter(tags={"dagster/run_key": str(each.run_key)}))
+        ]
+
     def run_all(self, data: SensorExecutionData) -> list[str]:
         """Run what a tick requested; return what was merged."""
         return [
             str(request.partition_key)
-            for request in data.run_requests or []
+            for request in self.launched(data)
             if self.run(str(request.partition_key), *self.of_request(request))
         ]
 
@@ -346,6 +354,38 @@ def test_what_is_in_the_table_is_requested_no_more_whoever_merged_it(shop: Shop)
     with instance_for_test() as other:
         shop.instance = other
         assert "4 merged" in shop.said()
+
+
+@pytest.mark.parametrize(
+    ("declared", "change", "again"),
+    [
+        # The new asset has no table.
+        ({}, "asset", ["day-1", "day-2"]),
+        # Of another directory nothing is merged; where order matters, older days are late.
+        ({"order": "any"}, "directory", ["day-1", "day-2"]),
+        ({}, "directory", ["day-2", "day-3"]),
+        ({"order": "any"}, "both", ["day-1", "day-2"]),
+    ],
+)
+def test_deliveries_requested_for_another_asset_or_directory_are_launched(
+    instance: DagsterInstance,
+    tmp_path: Path,
+    declared: dict[str, Any],
+    change: str,
+    again: list[str],
+) -> None:
+    shop = Shop(instance, tmp_path, **declared)
+    shop.arguments = {"max_requests_per_tick": 2}
+    shop.land("day-1", "day-2")
+    shop.run_all(shop.tick())
+    shop.land("day-3")
+    if change != "directory":
+        shop.declared = {**declared, "name": "orders_v2"}
+    if change != "asset":
+        shop.landing = shop.landing.rename(tmp_path / "moved")  # the times of markers stay
+    data = shop.tick()
+    assert requested(data) == again
+    assert [each.partition_key for each in shop.launched(data)] == again
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,6 @@ from dagster_deltaweave.io_manager.step_attempts import (
     wait_before_inputs,
 )
 from dagster_deltaweave.io_manager.stores import (
-    holds_delivery,
     rebuild,
     store,
     store_held,
@@ -303,7 +302,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
             return
         self._of_ops.keep_in_graph(context, obj)
         is_rebuilt = output_is_full_refresh(context)
-        if not is_rebuilt and holds_delivery(context) and store_held(context, self.locator):
+        if not is_rebuilt and store_held(context, self.locator):
             return
         partitions = output_partition_keys(context)
         value = without_empty_partitions(obj, partitions)

@@ -60,6 +60,9 @@ def _arrow(rows: Any) -> Any:
     import pandas as pd
 
     if isinstance(rows, pd.DataFrame):
+        # What groupby and set_index leave in the index has a name; row numbers have none.
+        named = [each for each in rows.index.names if each is not None and each not in rows.columns]
+        rows = rows.reset_index(level=named) if named else rows
         return pa.Table.from_pandas(rows, preserve_index=False)
     return None
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
+from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord, RunsFilter
 
 from dagster_deltaweave.dagster_private import (
     ASSET_SUBSET_INPUT_PREFIX,
@@ -30,7 +30,7 @@ from dagster_deltaweave.io_manager.step_attempts import (
     retry_run_if_transient,
     waits_of_step,
 )
-from dagster_deltaweave.logs import NOTHING, order_id, records_id, taken_back
+from dagster_deltaweave.logs import NOTHING, HeldPartitions, order_id, records_id, taken_back
 from dagster_deltaweave.partitions import (
     ORDER_TAG,
     WAITED_TAG,
@@ -116,18 +116,24 @@ class EarlierRuns:
     _since: dict[str, float] = field(default_factory=dict, init=False)
 
     def wait(
-        self, newest_merged: Callable[[], str | None], *, has_rows: bool, has_inputs: bool = True
+        self,
+        newest_merged: Callable[[], str | None],
+        *,
+        has_rows: bool,
+        has_inputs: bool = True,
+        holds: Callable[[str, RunRecord], bool] = lambda _partition, _run: False,
     ) -> None:
         """Return once Dagster knows no older partition that must still be merged.
 
         `newest_merged`: looks up the newest merged partition, None for none; called after Dagster
-        was asked, and only if an older partition is not materialized.
+        was asked, and only if an older partition is not materialized. `holds`: whether the table
+        then held what a run merged into a partition.
         """
         step, awaited = self.context.step_context, None
         # A retry policy of the asset would count the attempts that wait.
         is_tried_again = not (has_rows or step.retry_mode.disabled or step.op_retry_policy)
         with ExitStack() as without_slot:
-            while attempts := self._attempts(newest_merged):
+            while attempts := self._attempts(newest_merged, holds):
                 ended = [each for each in attempts if not each.is_under_way]
                 if ended and has_rows:
                     raise self._failed_error(ended[0])
@@ -184,7 +190,9 @@ class EarlierRuns:
             and (position := self.positions(partition)) is not None
         ]
 
-    def _attempts(self, newest_merged: Callable[[], str | None]) -> list[_Attempt]:
+    def _attempts(
+        self, newest_merged: Callable[[], str | None], holds: Callable[[str, RunRecord], bool]
+    ) -> list[_Attempt]:
         """Return the runs of older partitions that must still be merged, oldest first."""
         own = self.positions(self._oldest_own)
         # Before the runs: a partition whose run is made in between is found twice, not missed.
@@ -195,14 +203,19 @@ class EarlierRuns:
         newest = newest_merged()
         after = None if newest is None else self.positions(newest)
         known = {key: run for at, key, run in older if after is None or at >= after}
-        found = {**left, **self._attempts_of_runs(known, newest, awaited=left)}
+        found = {**left, **self._attempts_of_runs(known, newest, holds, awaited=left)}
         positioned = [(self.positions(key), key) for key in found]
         # A dynamic partition that has just been deleted has no position.
         existing = [(at, key) for at, key in positioned if at is not None]
         return [found[key] for at, key in sorted(existing) if after is None or at >= after]
 
     def _attempts_of_runs(
-        self, known: Mapping[str, str], newest: str | None, *, awaited: Collection[str]
+        self,
+        known: Mapping[str, str],
+        newest: str | None,
+        holds: Callable[[str, RunRecord], bool],
+        *,
+        awaited: Collection[str],
     ) -> dict[str, _Attempt]:
         """Return the runs of older partitions that must still be merged.
 
@@ -223,12 +236,13 @@ class EarlierRuns:
             each.partition: each
             for each in found
             if each.is_under_way
-            # A run that was killed after its commit has merged its partition.
+            # A run that was killed after its commit has merged its partition. The order's ids say
+            # so of the newest one alone, and those of an earlier release only they.
             or (
                 each.run is not None
                 and each.run.status in _FAILED_STATUSES
-                and each.partition != newest
-                and each.partition not in awaited
+                and each.partition not in {newest, *awaited}
+                and not holds(each.partition, by_id[each.run.run_id])
             )
         }
 
@@ -454,6 +468,7 @@ class MergedPartitions:
         held: The lease's version in the table, -1 for none.
         version: The table's version, -1 if there is no table yet.
         merged: Partition to the version of its own application id.
+        records: The records of the partitions in the table, by `recorded_name`.
     """
 
     lease: str
@@ -461,6 +476,7 @@ class MergedPartitions:
     version: int
     merged: Mapping[str, int]
     positions: Positions
+    records: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, asset: AssetKey, table: Table, positions: Positions) -> MergedPartitions:
@@ -472,15 +488,24 @@ class MergedPartitions:
         applied = snapshot.applied_versions(lease)
         if lease not in applied:
             return cls(lease, -1, snapshot.version, {}, positions)
-        prefix, records = f"{lease}#", records_id(snapshot.id, asset)
+        records = records_id(snapshot.id, asset)
+        prefixes = f"{lease}#", f"{records}#"
         looked = snapshot.last_applied(records)
-        back = taken_back(LogOf(snapshot), snapshot.version, records, prefix, looked=looked)
-        merged = {
-            name.removeprefix(prefix): version
-            for name, version in applied.items()
-            if name.startswith(prefix) and version != NOTHING and name not in back
-        }
-        return cls(lease, applied[lease], snapshot.version, merged, positions)
+        back = taken_back(LogOf(snapshot), snapshot.version, records, prefixes, looked=looked)
+        merged, recorded = (
+            {
+                name.removeprefix(prefix): version
+                for name, version in applied.items()
+                if name.startswith(prefix) and version != NOTHING and name not in back
+            }
+            for prefix in prefixes
+        )
+        held = applied[lease]
+        return cls(lease, held, snapshot.version, merged, positions, recorded)
+
+    def holds(self, partition: str, run: RunRecord, instance: DagsterInstance) -> bool:
+        """Return whether the table holds what a run merged into a partition."""
+        return HeldPartitions(self.records, {}).holds_run(partition, run, instance)
 
     @property
     def newest(self) -> str | None:
@@ -559,7 +584,11 @@ def _wait(
             _refuse_older(merged, partitions, earlier.table)
         return merged.newest or _newest_materialized(context, table, positions, partitions)
 
-    earlier.wait(newest, has_rows=has_rows, has_inputs=has_inputs)
+    def holds(partition: str, run: RunRecord) -> bool:
+        instance = context.step_context.instance
+        return merged is not None and merged.holds(partition, run, instance)
+
+    earlier.wait(newest, has_rows=has_rows, has_inputs=has_inputs, holds=holds)
     return merged
 
 

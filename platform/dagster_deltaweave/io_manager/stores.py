@@ -34,6 +34,7 @@ from dagster_deltaweave.io_manager.transaction_ids import (
     RunIds,
     ids_of_refresh,
     ids_of_run,
+    records_delivery,
     tag_as_recorded,
     tags_of_output,
 )
@@ -46,6 +47,7 @@ from dagster_deltaweave.metadata import (
 )
 from dagster_deltaweave.partitions import (
     FULL_REFRESH_TAG,
+    IDENTITY_TAG,
     NO_TABLE,
     covers_all_partitions,
     held_assets,
@@ -55,6 +57,7 @@ from dagster_deltaweave.partitions import (
     parent_of,
     partition_positions,
     partition_predicate,
+    written_tag,
 )
 from dagster_deltaweave.tables import (
     ChangesDeclaration,
@@ -228,37 +231,41 @@ def store_nothing(context: OutputContext, tables: TableLocator) -> None:
             record_listed_partitions(context, output_partition_keys(context))
 
 
-def holds_delivery(context: OutputContext) -> bool:
-    """Return whether the asset's table held the run's delivery when the sensor requested the run.
-
-    Who executes a run again that succeeded wants the rows again.
-    """
-    step = context.step_context
-    if context.asset_key not in held_assets(tags_of_output(context)):
-        return False
-    parent = parent_of(step.dagster_run)
-    before = step.instance.get_run_by_id(parent) if parent else None
-    return before is None or not before.is_success
-
-
 def store_held(context: OutputContext, tables: TableLocator) -> bool:
-    """Record that the table held the run's delivery when the sensor requested it.
+    """Record that the table holds the run's delivery already, if it does; then nothing is written.
 
-    That is no record of the partition, because a RESTORE may have undone the merge since.
+    The sensor said so when it requested the run, or the table's own record of the partition says
+    it: where the sensor cannot read the table's log, it knows only the runs that Dagster still has.
+    No record of the partition is made, because a RESTORE may have undone the merge since.
 
     Returns:
-        Whether there is a table. If not, it was dropped since, and nothing is recorded.
+        Whether the table holds it. It does not if it was dropped since. Who executes a run again
+        that succeeded wants the rows again.
     """
-    key, after = context.asset_key, Recording(context, [])
+    key, tags = context.asset_key, tags_of_output(context)
+    is_named = key in held_assets(tags)
+    if not (is_named or written_tag(tags, IDENTITY_TAG)) or _repeats_success(context):
+        return False
+    if isinstance(declaration_of(context), (ChangesDeclaration, MergeOnReadDeclaration)):
+        return False
     location = table_location(context.definition_metadata, asset=key.to_user_string())
     table = tables.table(key, location)
-    if not table.exists():
+    is_held = table.exists() if is_named else records_delivery(context, table)
+    if not is_held:
         return False
-    context.log.info("Nothing is written: the table held the delivery when it was requested.")
+    after = Recording(context, [])
+    context.log.info("Nothing is written: the table holds the delivery.")
     after.attempt("this run", lambda: tag_as_recorded(context))
     record_unchanged(context, table)
     after.add_metadata({"write/mode": MetadataValue.text("nothing: the table held the delivery")})
     return True
+
+
+def _repeats_success(context: OutputContext) -> bool:
+    step = context.step_context
+    parent = parent_of(step.dagster_run)
+    before = step.instance.get_run_by_id(parent) if parent else None
+    return before is not None and before.is_success
 
 
 @singledispatch

@@ -28,6 +28,7 @@ from dagster_deltaweave.logs import (
     recorded_name,
     records_id,
     records_of_merge,
+    taken_back,
 )
 from dagster_deltaweave.partitions import (
     DELIVERY_TAG,
@@ -35,6 +36,7 @@ from dagster_deltaweave.partitions import (
     FULL_REFRESH_TAG,
     IDENTITY_TAG,
     by_run,
+    output_partition_keys,
     parent_of,
     planned_assets,
     recorded_tag,
@@ -46,7 +48,6 @@ from dagster_deltaweave.partitions import (
 )
 from dagster_deltaweave.spark import tag_commits_with_run
 from dagster_deltaweave.tables import (
-    TableDeclaration,
     application_id,
 )
 from deltaweave import Lease, Table
@@ -167,6 +168,21 @@ class RunIds:
             nothing.execute(lease=lease)
 
 
+def records_delivery(context: OutputContext, table: Table) -> bool:
+    """Return whether the table's own record says that it holds the delivery that a run is for."""
+    tags, partitions = tags_of_output(context), output_partition_keys(context)
+    identity = written_tag(tags, IDENTITY_TAG)
+    if identity is None or len(partitions) != 1 or not table.exists():
+        return False
+    snapshot = table.snapshot()
+    records = records_id(snapshot.id, context.asset_key)
+    own = f"{records}#{recorded_name(partitions[0], landing_directory(tags))}"
+    if snapshot.last_applied(own) != record_of(identity, 0):
+        return False
+    looked = snapshot.last_applied(records)
+    return own not in taken_back(LogOf(snapshot), snapshot.version, records, own, looked=looked)
+
+
 def tag_as_recorded(context: OutputContext, value: str = "") -> None:
     """Write the run's tag that its asset's table records its partitions; see `recorded_tag`."""
     tag = {recorded_tag(context.asset_key): by_run(context.run_id, value)}
@@ -180,7 +196,7 @@ def ids_of_run(output: Output) -> RunIds:
     if declaration.idempotent_by is not None:
         if ids.applied:
             raise _not_idempotent(key, "touched or changed rows are applied once by themselves.")
-        own = _id_of_partition_or_delivery(key, declaration, output.partitions, output.tags)
+        own = _id_of_partition_or_delivery(output)
         if declaration.applies_again_after_restore:
             own = id_in_line(table, own)
         return replace(ids, applied=dict([own]))
@@ -297,19 +313,15 @@ def _gap_error(upstream: AssetKey, asset: AssetKey, table: Table, after: int) ->
     )
 
 
-def _id_of_partition_or_delivery(
-    asset: AssetKey,
-    declaration: TableDeclaration,
-    partitions: Sequence[str],
-    tags: Mapping[str, str],
-) -> TransactionId:
+def _id_of_partition_or_delivery(output: Output) -> TransactionId:
+    asset, partitions, tags = output.context.asset_key, output.partitions, output.tags
     if len(partitions) > 1:
         raise _not_idempotent(
             asset,
             f"the run has {len(partitions)} partitions, and a commit records one.",
             "Run them one by one: backfill with BackfillPolicy.multi_run(1).",
         )
-    if declaration.idempotent_by == "partition":
+    if output.declaration.idempotent_by == "partition":
         if not partitions:
             raise _not_idempotent(asset, "the run has no partition.")
         return TransactionId(_partition_id(asset, partitions[0]), 0)
@@ -321,11 +333,23 @@ def _id_of_partition_or_delivery(
             "Let the sensor request it, or give the run the tag of the delivery it applies.",
         )
     name = _partition_id(asset, partitions[0]) if partitions else asset.to_user_string()
-    # Times increase, so an older delivery than the applied one counts as applied. Other names have
-    # no order.
-    if _is_time(delivery):
-        return TransactionId(name, int(delivery))
-    return TransactionId(f"{name}@{delivery}", 0)
+    if not _is_time(delivery):
+        return TransactionId(f"{name}@{delivery}", 0)
+    return _id_by_time(output.table, name, int(delivery), landing_directory(tags))
+
+
+def _id_by_time(table: Table, name: str, time: int, directory: str) -> TransactionId:
+    """Return the id of a delivery that is named by its time, among those of its directory.
+
+    Times increase, so an older delivery than the applied one counts as applied. Those of another
+    directory have an order of their own.
+    """
+    if directory:
+        return TransactionId(recorded_name(name, directory), time)
+    # A run by hand may name a delivery that a sensor's run applied.
+    applied = table.snapshot().applied_versions(f"{name}\t") if table.exists() else {}
+    those = [each for each, version in applied.items() if version == time]
+    return TransactionId(those[0] if those else name, time)
 
 
 def _is_time(delivery: str) -> bool:

@@ -14,13 +14,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dagster_deltaweave.landing import landing_directory
 from dagster_deltaweave.logs.delta_log import NUM_READERS, LogAt
+from dagster_deltaweave.partitions import IDENTITY_TAG, tags_of_run, written_tag
 from dagster_deltaweave.storage import file_system
 from deltaweave.changes.restores import RESTORED, Log, begins_history, version_before
 from deltaweave.delta.log import newest_checkpoint
 
 if TYPE_CHECKING:
-    from dagster import AssetKey
+    from dagster import AssetKey, DagsterInstance, RunRecord
     from pyarrow.fs import FileSystem
 
 _OF_DELIVERY = 2**62
@@ -55,6 +57,14 @@ class HeldPartitions:
         """Return whether what was merged includes a delivery; see `holds_delivery`."""
         found = self._records(partition, directory)
         return any(holds_delivery(each, delivery, changed_at) for each in found)
+
+    def holds_run(self, partition: str, run: RunRecord, instance: DagsterInstance) -> bool:
+        """Return whether a run merged the partition, or one since that read as much."""
+        tags = tags_of_run(run.dagster_run, instance)
+        delivery = written_tag(tags, IDENTITY_TAG)
+        directory = landing_directory(tags) if delivery else ""
+        created_ns = int(run.create_timestamp.timestamp() * 1000) * 1_000_000
+        return self.holds_delivery(partition, directory, delivery or "", created_ns - 1)
 
     def _records(self, partition: str, directory: str) -> list[int]:
         names = {recorded_name(partition, directory), partition}

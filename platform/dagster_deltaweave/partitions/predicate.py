@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dagster import MultiPartitionKey, MultiPartitionsDefinition, PartitionsDefinition
@@ -33,7 +34,8 @@ NO_ROW_PREDICATE = "false"
 
 _SAMPLE_TIME = datetime(2033, 11, 22, 13, 14, 15)
 _LIKE_DATE = re.compile(r"....-..-..")
-_ANY_TIME = "____-__-__ %"
+_ANY_TIME, _TIME_WITH_MINUTES = "%", "__:%"
+_ANY_TEXT = {" ": _ANY_TIME, "T": _ANY_TIME}
 _SHORTEST_DAY = timedelta(hours=23)
 _HOUR = timedelta(hours=1)
 _COMES_TWICE = "wall-clock times, and one of the partition's comes twice"
@@ -170,14 +172,14 @@ def _texts_predicate(
 
     No key may be among the times of another window. `2024-01-01 06` is, if it begins at 06:30.
     """
-    like = _like_of_times(definition)
-    times = _times_predicate(expression, windows, like) if like else None
+    likes = _likes_of_times(definition)
+    times = _times_predicate(definition, expression, windows, likes) if likes else None
     begins = _SAMPLE_TIME.strftime(definition.fmt)
     are_dated = not _LIKE_DATE.match(begins) or begins.startswith(f"{_SAMPLE_TIME:%Y-%m-%d}")
     if are_dated and _begin_and_end_days(windows):
         # All hours of a day together have the texts of their date, too.
         each_window = map(definition.time_window_for_partition_key, keys)
-        if like == _ANY_TIME or _begin_and_end_days(
+        if likes == _ANY_TEXT or _begin_and_end_days(
             [(each.start, each.end) for each in each_window]
         ):
             return _dates_predicate(expression, windows, "____-__-__%")
@@ -186,12 +188,20 @@ def _texts_predicate(
     return times
 
 
-def _like_of_times(definition: TimeWindows) -> str | None:
-    """Return a LIKE pattern of texts of times that no key with another order matches, or None."""
-    key = _SAMPLE_TIME.strftime(definition.fmt)
-    if not re.match(r"....-..-.. ", key) or key.startswith(f"{_SAMPLE_TIME:%Y-%m-%d %H:%M}"):
-        return _ANY_TIME
-    return None if re.match(r"....-..-.. ..:", key) else "____-__-__ __:%"
+def _likes_of_times(definition: TimeWindows) -> dict[str, str]:
+    """Return LIKE patterns of texts of times that no key with another order matches.
+
+    Returns:
+        What separates the date from the time to the pattern of what follows it.
+    """
+    key, found = _SAMPLE_TIME.strftime(definition.fmt), dict[str, str]()
+    for separator in " T":
+        like_a_time = re.match(rf"....-..-..{separator}(..:)?", key)
+        if not like_a_time or key.startswith(f"{_SAMPLE_TIME:%Y-%m-%d{separator}%H:%M}"):
+            found[separator] = _ANY_TIME
+        elif not like_a_time[1]:
+            found[separator] = _TIME_WITH_MINUTES
+    return found
 
 
 def _begin_and_end_days(windows: Sequence[_Window]) -> bool:
@@ -204,10 +214,20 @@ def _dates_predicate(expression: str, windows: Sequence[_Window], like: str) -> 
     return f"(({expression}) LIKE '{like}' AND {in_windows})"
 
 
-def _times_predicate(expression: str, windows: Sequence[_Window], like: str) -> str:
+def _times_predicate(
+    definition: TimeWindows, expression: str, windows: Sequence[_Window], likes: Mapping[str, str]
+) -> str:
     """Build the condition for texts of wall-clock times in the windows."""
-    in_windows = _windows_condition(expression, windows, _clock_text)
-    return f"(({expression}) LIKE '{like}' AND {in_windows})"
+    each_form = []
+    for separator, like in likes.items():
+        spelt = partial(_clock_text, separator=separator)
+        in_windows = _windows_condition(expression, windows, spelt)
+        are_times = f"({expression}) LIKE '____-__-__{separator}{like}'"
+        if separator == "T":  # ISO 8601, where a text may name a zone; its clock then counts not
+            zone = "(Z|[+]00:00)?" if definition.timezone == "UTC" else ""
+            are_times += f" AND ({expression}) RLIKE '^[-0-9]*T[0-9:.]*{zone}$'"
+        each_form.append(f"({are_times} AND {in_windows})")
+    return f"({' OR '.join(each_form)})"
 
 
 def _has_times(
@@ -221,7 +241,8 @@ def _has_times(
     # Before the clock was set back to the window's end, it went on for up to an hour.
     shown = [(start, end + _HOUR if _comes_twice(end) else end) for start, end in windows]
     with translated(table, operation="choosing partitions"):
-        times = _times_predicate(expression, shown, _like_of_times(definition) or _ANY_TIME)
+        likes = _ANY_TEXT | _likes_of_times(definition)
+        times = _times_predicate(definition, expression, shown, likes)
         are_texts = parsed_expression(rows.sparkSession, times)
         return not rows.where(are_texts).isEmpty()
 
@@ -293,9 +314,10 @@ def _instant_literal(moment: datetime) -> str:
     return f"TIMESTAMP'{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}+00:00'"
 
 
-def _clock_text(moment: datetime) -> str:
+def _clock_text(moment: datetime, separator: str) -> str:
     # Texts may lack zero seconds and minutes, and then sort before those that have them.
-    return literal(f"{moment:%Y-%m-%d %H:%M:%S}".removesuffix(":00").removesuffix(":00"))
+    text = f"{moment:%Y-%m-%d}{separator}{moment:%H:%M:%S}"
+    return literal(text.removesuffix(":00").removesuffix(":00"))
 
 
 def _date_literal(moment: datetime) -> str:

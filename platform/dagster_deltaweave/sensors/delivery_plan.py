@@ -51,6 +51,7 @@ class DeliveryPlan:
         waiting: Waiting deliveries, by the partition that they wait for, and why.
         later: The number of deliveries that are left for later ticks.
         done: Digests of groups of deliveries that runs have merged, for the cursor.
+        lost: Dynamic partitions that tables hold and that Dagster must have before it decides.
     """
 
     requests: list[tuple[Delivery, Standing]] = field(default_factory=list)
@@ -60,6 +61,7 @@ class DeliveryPlan:
     waiting: dict[str, list[str]] = field(default_factory=dict)
     later: int = 0
     done: list[str] = field(default_factory=list)
+    lost: Sequence[str] = ()
 
     @property
     def reasons(self) -> list[str]:
@@ -107,6 +109,8 @@ def plan_requests(
     """
     sort_key = sort_key_of(target.partitions_def, target.context.instance)
     assets = target.assets(margin)
+    if lost := _lost_partitions(target, assets):
+        return DeliveryPlan(lost=lost)
     missing = {
         each.partition: [asset for asset in assets if not asset.holds(each, target.landing)]
         for each in deliveries
@@ -117,6 +121,22 @@ def plan_requests(
     planner.plan.merged = len(deliveries) - len(left)
     planner.take(left, missing, frozenset(cursor.done))
     return planner.plan
+
+
+def _lost_partitions(target: SensorTarget, assets: Sequence[TargetAsset]) -> Sequence[str]:
+    """Return the dynamic partitions that tables hold in order, if Dagster has none of them.
+
+    Its storage is then another one, and in it older partitions would pass for the newest. If it has
+    some, the others were deleted.
+    """
+    name = getattr(target.partitions_def, "name", None)
+    held = {key for each in assets if each.held for key in each.held.order}
+    if not (isinstance(target.partitions_def, DynamicPartitionsDefinition) and name and held):
+        return []
+    instance = target.context.instance
+    if instance.has_dynamic_partition(name, max(held)):
+        return []
+    return sorted(held) if held.isdisjoint(instance.get_dynamic_partitions(name)) else []
 
 
 @dataclass
@@ -231,8 +251,13 @@ class _Planner:
     def _is_awaited_by(self, key: AssetKey, partition: str) -> bool:
         """Return whether newer partitions of an asset wait for this one to be merged."""
         newest = self._newest[key]
-        is_newer = newest is None or self.sort_key(partition) > self.sort_key(newest)
-        return is_newer and self._positions is not None and self._positions(partition) is not None
+        # Where there are several dimensions, others may have the newest one's time.
+        is_passed = newest is not None and (
+            partition == newest or self.sort_key(partition) < self.sort_key(newest)
+        )
+        if is_passed or self._positions is None:
+            return False
+        return self._positions(partition) is not None
 
     def _failed_without_delivery(self, landed: set[str]) -> dict[str, str]:
         """Return partitions without a complete delivery for which newer partitions wait.
@@ -240,25 +265,33 @@ class _Planner:
         Their runs, e.g. of a backfill, failed, and a run of a newer one would fail because of that.
         """
         found = {
-            partition: run_id
+            (partition, key): run_id
             for key in self._newest
             for partition, run_id in unmerged_attempts(self._instance, key)
             if partition not in landed and self._is_awaited_by(key, partition)
         }
-        oldest = sorted(found, key=self.sort_key)[:_PARTITIONS_LOOKED_AT]
+        oldest = sorted(found, key=lambda each: self.sort_key(each[0]))[:_PARTITIONS_LOOKED_AT]
         if not oldest:
             return {}
         wanted = RunsFilter(
-            run_ids=[found[each] for each in oldest],
+            run_ids=sorted({found[each] for each in oldest}),
             statuses=[DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED],
         )
-        failed = {run.run_id for run in self._instance.get_runs(wanted)}
-        others = self._runs.of(oldest) if failed else {}
+        failed = {
+            record.dagster_run.run_id: record for record in self._instance.get_run_records(wanted)
+        }
+        held = {each.key: each.held for each in self.assets}
+        unmerged = {
+            partition
+            for partition, key in oldest
+            if (run := failed.get(found[partition, key])) is not None
+            and not ((table := held[key]) and table.holds_run(partition, run, self._instance))
+        }
+        others = self._runs.of(sorted(unmerged)) if unmerged else {}
         return {
             partition: _FAILED_TEXT
-            for partition in oldest
-            if found[partition] in failed
-            and not any(map(self._runs.is_under_way, others.get(partition, ())))
+            for partition in unmerged
+            if not any(map(self._runs.is_under_way, others.get(partition, ())))
         }
 
 

@@ -120,6 +120,7 @@ def standing_of(
             return Standing(run=run)
     left = {each.key: each for each in missing}
     ended: list[RunRecord] = []
+    waited: list[RunRecord] = []
     for record in runs:
         run = record.dagster_run
         merges = left.keys() & of_target.assets_of(run)
@@ -136,15 +137,28 @@ def standing_of(
                 del left[key]
         if merged and not left:
             return Standing(run=run, is_done=True)
-        if is_for_it and left.keys() & merges and not wrote(run, WAITED_TAG):
-            ended.append(record)
-    return _standing_after(ended, policy, frozenset(left))
+        if is_for_it and left.keys() & merges:
+            (waited if wrote(run, WAITED_TAG) else ended).append(record)
+    return _standing_after(ended, waited, policy, frozenset(left))
 
 
 def _standing_after(
-    ended: Sequence[RunRecord], policy: RetryPolicy, missing: frozenset[AssetKey]
+    ended: Sequence[RunRecord],
+    waited: Sequence[RunRecord],
+    policy: RetryPolicy,
+    missing: frozenset[AssetKey],
 ) -> Standing:
-    """Return the standing of a delivery that none of the ended runs has merged for these assets."""
+    """Return the standing of a delivery that none of the ended runs has merged for these assets.
+
+    `waited`: those that failed because an older partition was not merged. They are no attempts, but
+    only the first is followed at once.
+    """
+    left = _pause_left(waited, policy, followed_at_once=1)
+    if left > 0:
+        run = waited[0].dagster_run
+        problem = f"run {run.run_id[:8]} waited for an older partition that was not merged"
+        problem = f"{problem}; it is tried again in {left:.0f} s"
+        return Standing(run=run, problem=problem, missing=missing)
     # A run that succeeded was undone by a RESTORE since, so failures before it do not count.
     counted = list(takewhile(lambda each: _succeeded(each) == _succeeded(ended[0]), ended))
     number = len(counted) + 1
@@ -180,13 +194,22 @@ def _failure(ended: Sequence[RunRecord], policy: RetryPolicy) -> str:
             f"{name} {how}, attempt {len(ended)} of {policy.attempts}: deliver it again, or run it "
             "yourself"
         )
-    at = max(map(ended_at, ended))
-    pause = min(_LONGEST_DELIVERY_PAUSE_SECONDS, policy.retry_after_seconds * 2 ** (len(ended) - 1))
-    left = at + pause - time.time()
+    left = _pause_left(ended, policy, followed_at_once=0)
     if left <= 0:
         return ""
     tried = f", attempt {len(ended)} of {policy.attempts}" if how == "failed" else ""
     return f"{name} {how}{tried}; it is tried again in {left:.0f} s"
+
+
+def _pause_left(ended: Sequence[RunRecord], policy: RetryPolicy, *, followed_at_once: int) -> float:
+    """Return in how many s the next run after these is requested; not above 0 for now."""
+    number = len(ended) - followed_at_once
+    if number <= 0:
+        return 0
+    # Twice as long each time: after a dozen, the longest pause counts, whatever the first one is.
+    pause = policy.retry_after_seconds * 2 ** min(number - 1, 30)
+    latest: float = max(map(ended_at, ended))
+    return latest + min(_LONGEST_DELIVERY_PAUSE_SECONDS, pause) - time.time()
 
 
 def _is_for(record: RunRecord, delivery: Delivery) -> bool:

@@ -116,6 +116,16 @@ class _LandingSensor:
             limit=self.max_requests_per_tick,
             margin=lateness if local_path(self.directory) is None else COARSE_CLOCK,
         )
+        if plan.lost:
+            return SensorResult(
+                skip_reason=f"Dagster has none of the {counted(len(plan.lost), 'partition')} that "
+                f"{self.shown} was merged into, as after its storage was replaced: they are added "
+                "first, because the order of merges is theirs.",
+                dynamic_partitions_requests=added_partitions(
+                    context, self.partitions_def, plan.lost
+                ),
+                cursor=context.cursor,
+            )
         after = LandingCursor(landed.unsettled, plan.done).to_cursor()
         if not plan.requests:
             return SensorResult(skip_reason=self._skip_reason(landed, plan), cursor=after)

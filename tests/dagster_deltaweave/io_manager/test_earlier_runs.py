@@ -43,17 +43,19 @@ STARTED, CANCELED = DagsterRunStatus.STARTED, DagsterRunStatus.CANCELED
 
 
 class Waits(IOManager):
-    """Waits for earlier runs and stores nothing; `newest` was merged."""
+    """Waits for earlier runs, stores nothing; `newest` was merged, and the table holds `held`."""
 
-    def __init__(self, newest: str | None = None, wait_seconds: float = 0) -> None:
-        self.newest, self.wait_seconds = newest, wait_seconds
+    def __init__(
+        self, newest: str | None = None, wait_seconds: float = 0, held: str | None = None
+    ) -> None:
+        self.newest, self.wait_seconds, self.held = newest, wait_seconds, held
 
     def handle_output(self, context: OutputContext, obj: object) -> None:
         positions = partition_positions(LETTERS, context.step_context.instance)
         assert positions is not None
         partitions = [context.partition_key]
         earlier = EarlierRuns(context, "letters", partitions, positions, self.wait_seconds)
-        earlier.wait(lambda: self.newest, has_rows=True)
+        earlier.wait(lambda: self.newest, has_rows=True, holds=lambda key, _: key == self.held)
 
     def load_input(self, context: InputContext) -> None: ...
 
@@ -84,8 +86,9 @@ def run(
     partition: str = "c",
     newest: str | None = None,
     wait_seconds: float = 0,
+    held: str | None = None,
 ) -> bool:
-    resources: dict[str, Any] = {"io_manager": Waits(newest, wait_seconds)}
+    resources: dict[str, Any] = {"io_manager": Waits(newest, wait_seconds, held)}
     return materialize(
         [letters], resources=resources, instance=instance, partition_key=partition
     ).success
@@ -127,12 +130,13 @@ def test_a_run_passes_all_other_runs(
 
 
 @pytest.mark.parametrize(
-    ("partition", "status", "problem"),
+    ("partition", "status", "held", "problem"),
     [
-        ("b", STARTED, "has not ended"),  # the newest merged one is merged again
-        ("b", FAILURE, None),  # and was merged, though its run was killed afterwards
-        ("a", STARTED, "has not ended"),  # of the same time as the newest merged one
-        ("a", FAILURE, "was not merged, because its run .* failed"),
+        ("b", STARTED, None, "has not ended"),  # the newest merged one is merged again
+        ("b", FAILURE, None, None),  # and was merged, though its run was killed afterwards
+        ("a", STARTED, None, "has not ended"),  # of the same time as the newest merged one
+        ("a", FAILURE, None, "was not merged, because its run .* failed"),
+        ("a", FAILURE, "a", None),  # its run was killed after its commit
     ],
 )
 def test_runs_of_the_newest_merged_time_are_not_passed(
@@ -140,16 +144,17 @@ def test_runs_of_the_newest_merged_time_are_not_passed(
     monkeypatch: pytest.MonkeyPatch,
     partition: str,
     status: DagsterRunStatus,
+    held: str | None,
     problem: str | None,
 ) -> None:
     times = {"a": 1, "b": 1, "c": 2, "d": 3}
     monkeypatch.setitem(globals(), "partition_positions", lambda *_: times.get)
     created(instance, partition, status)
     if problem is None:
-        assert run(instance, newest="b")
+        assert run(instance, newest="b", held=held)
         return
     with pytest.raises(OutOfOrderError, match=problem):
-        run(instance, newest="b")
+        run(instance, newest="b", held=held)
 
 
 def test_a_partition_that_was_materialized_since_its_run_failed_is_passed(

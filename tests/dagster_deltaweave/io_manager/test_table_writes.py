@@ -26,6 +26,7 @@ from dagster import (
 from pyspark.sql import DataFrame, SparkSession
 
 from dagster_deltaweave import merge_asset, partition_tags
+from dagster_deltaweave.io_manager.frames import to_spark
 from deltaweave import Table, clauses
 from deltaweave.errors import DeltaweaveError, SourceError, StatementError
 from tests.dagster_deltaweave.conftest import Run, rows
@@ -91,6 +92,27 @@ def test_tables_go_in_and_out_as_the_annotated_type(
 
     with pytest.raises(SourceError, match="annotated int, which no table is loaded as"):
         run(numbers, strange, selection=[strange])
+
+
+@pytest.mark.parametrize(
+    ("index", "columns"),
+    [
+        (lambda sales: sales, ["id", "day", "n"]),
+        (lambda sales: sales.sort_values("n"), ["id", "day", "n"]),  # row numbers
+        (lambda sales: sales.set_index("id"), ["id", "day", "n"]),
+        (lambda sales: sales.set_index("id", drop=False), ["id", "day", "n"]),
+        (lambda sales: sales.groupby("day").sum(), ["day", "id", "n"]),
+        (lambda sales: sales.groupby(["day", "id"]).sum(), ["day", "id", "n"]),
+    ],
+)
+def test_an_index_of_pandas_that_has_a_name_is_a_column(
+    spark: SparkSession, index: Callable[[pd.DataFrame], pd.DataFrame], columns: list[str]
+) -> None:
+    sales = pd.DataFrame({"id": [1, 1, 2], "day": ["a", "b", "a"], "n": [3, 2, 1]})
+    found = to_spark(spark, index(sales))
+    assert found is not None
+    assert found.columns == columns
+    assert found.agg({"n": "sum"}).first() == (6,)
 
 
 @pytest.mark.minutes

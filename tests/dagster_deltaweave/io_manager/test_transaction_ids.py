@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from dagster import (
     DagsterInstance,
     Definitions,
     DynamicPartitionsDefinition,
+    asset,
     define_asset_job,
 )
 from pyspark.sql import DataFrame, SparkSession
@@ -225,7 +227,12 @@ class Landing:
     """A directory in which partition `a` lands, a sensor on it, and an asset that counts it up."""
 
     def __init__(
-        self, spark: SparkSession, run: Run, instance: DagsterInstance, directory: Path
+        self,
+        spark: SparkSession,
+        run: Run,
+        instance: DagsterInstance,
+        directory: Path,
+        **declared: Any,
     ) -> None:
         self.spark, self.run, self.instance = spark, run, instance
         self.directory, self.cursor = directory, None
@@ -234,7 +241,11 @@ class Landing:
         letters = DynamicPartitionsDefinition(name="letters")
         while_read = self.while_read
 
-        @merge_asset(keys=["who"], clauses=ADD_UP, partitions_def=letters, idempotent_by="delivery")
+        declared = declared or {"idempotent_by": "delivery"}
+        is_appended = "metadata" in declared
+        made = asset if is_appended else partial(merge_asset, keys=["who"], clauses=ADD_UP)
+
+        @made(partitions_def=letters, **declared)
         def counts(context: AssetExecutionContext) -> DataFrame:
             path = str(directory / context.partition_key)
             landed = spark.read.schema("who STRING, n BIGINT").parquet(path)
@@ -275,6 +286,38 @@ class Landing:
 def landing(spark: SparkSession, run: Run, instance: DagsterInstance, tmp_path: Path) -> Landing:
     (tmp_path / "landing").mkdir()
     return Landing(spark, run, instance, tmp_path / "landing")
+
+
+@pytest.mark.parametrize(
+    ("declared", "counted"),
+    [
+        ({"idempotent_by": "delivery"}, [("x", 11)]),
+        ({"order": "any"}, [("x", 11)]),  # the table's records say what was merged
+        ({"metadata": {"deltaweave/write": "append"}}, [("x", 1), ("x", 10)]),
+        (
+            {"metadata": {"deltaweave/write": "append", "deltaweave/idempotent_by": "delivery"}},
+            [("x", 1), ("x", 10)],
+        ),
+    ],
+)
+def test_deliveries_of_two_directories_are_each_stored_once(
+    spark: SparkSession,
+    run: Run,
+    instance: DagsterInstance,
+    tmp_path: Path,
+    table: AssetTable,
+    declared: dict[str, Any],
+    counted: list[tuple[str, int]],
+) -> None:
+    """Also if the older one comes last, and if a run for it is requested once more."""
+    for name in ("eu", "us"):
+        (tmp_path / name).mkdir()
+    older, newer = (Landing(spark, run, instance, tmp_path / n, **declared) for n in ("us", "eu"))
+    older.land(1)
+    newer.land(10)
+    for landing, tags in 2 * [(newer, newer.requested()), (older, older.requested())]:
+        landing.merge(tags)
+    assert rows(table("counts")) == counted
 
 
 @pytest.mark.minutes

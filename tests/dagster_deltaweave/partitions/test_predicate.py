@@ -170,6 +170,9 @@ def test_strings_are_keys_or_times_and_never_those_of_other_partitions(
     days_first = DailyPartitionsDefinition("2024-01-01", fmt="%Y-%d-%m")
     daily = ["2024-05-01", "2024-05-01 13:00:00", "2024-05-02"]
     minutes = ["2024-10-27 05:00", "2024-10-27 05:00:00", "2024-10-27 05:59", "2024-10-27 06:00"]
+    iso = ["2024-10-27T05:00", "2024-10-27T05:37:12", "2024-10-27T05:37:12.5", "2024-10-27T06:00"]
+    iso += ["2024-10-27T05:00:00+00:00", "2024-10-27T05:00:00+01:00"]
+    in_utc = HourlyPartitionsDefinition("2024-10-26-00:00")
     spaced = HourlyPartitionsDefinition("2024-10-26 00", timezone=BERLIN, fmt="%Y-%m-%d %H")
     of_spaced = ["2024-10-27 05", "2024-10-27 05:00", "2024-10-27 05:37:12", "2024-10-27 06"]
     turn = ["2024-10-27 02", "2024-10-27 02+0100", "2024-10-27 03", "2024-10-27 03:00"]
@@ -180,6 +183,11 @@ def test_strings_are_keys_or_times_and_never_those_of_other_partitions(
         (AUTUMN, "2024-10-27-02:00+0100", hours, [4]),
         (AUTUMN, "2024-10-27-05:00", minutes, [0, 1, 2]),
         (AUTUMN, "2024-10-27-06:00", minutes, [3]),
+        # ISO 8601; a text that names a zone is of no partition, except UTC in partitions of UTC.
+        (AUTUMN, "2024-10-27-05:00", iso, [0, 1, 2]),
+        (AUTUMN, "2024-10-27-06:00", iso, [3]),
+        (in_utc, "2024-10-27-05:00", iso, [0, 1, 2, 4]),
+        (AT_SIX, "2024-10-26", iso, [0, 1, 2]),
         (spaced, "2024-10-27 05", of_spaced, [0, 1, 2]),
         (spaced, "2024-10-27 02", turn, [0]),  # in which no text is a time that comes twice
         (DAILY, "2024-05-01", daily, [0, 1]),
@@ -196,6 +204,7 @@ HOURS = ["%Y-%m-%d %H", "%Y-%m-%d h%H", "%Y-%m-%d %I %p", "%Y-%m-%d-%H", "%Y-%m-
 HOURS += ["%Y-%m-%dT%H", "%Y-%d-%m%H", "%Y-%m-%j %H", "%y%m-%d-%H", "%d.%m.%Y %H"]
 MINUTES = ["%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H%M", "%Y-%m-%d %H-%M"]
 MINUTES += ["%Y-%m-%d %I:%M %p", "%Y-%m-%d-%H:%M", "%Y-%d-%m %H:%M", "%H:%M %Y-%m-%d"]
+MINUTES += ["%Y-%m-%dT%H:%M", "%Y-%m-%dT%H%M", "%Y-%m-%dT%I:%M %p", "%Y-%d-%mT%H:%M"]
 FORMATS_OF = {
     "0 * * * *": HOURS + MINUTES,
     "30 * * * *": HOURS + MINUTES,
@@ -204,8 +213,11 @@ FORMATS_OF = {
     "0 6 * * *": DATED + HOURS + MINUTES,
     "30 6 * * *": DATED + HOURS + MINUTES,
 }
-KEYS_ALONE = {"%Y-%m-%d %I:%M %p", "%Y-%d-%m %H:%M"}
-"""Look like times to the minute, and sort otherwise."""
+KEYS_ALONE = {
+    *(("%Y-%m-%d %I:%M %p", " "), ("%Y-%d-%m %H:%M", " ")),
+    *(("%Y-%m-%dT%I:%M %p", "T"), ("%Y-%d-%mT%H:%M", "T")),
+}
+"""Formats whose keys look like texts of times with this separator, and sort otherwise."""
 
 
 @pytest.mark.minutes
@@ -220,8 +232,8 @@ def test_a_key_of_any_format_is_in_its_own_partition_alone(
     else:
         begin, end = datetime(2024, 1, 1), datetime(2024, 2, 13)
         moments = [begin + timedelta(hours=6, minutes=15) * n for n in range(4 * 44)]
-    times = {f"{at:%Y-%m-%d %H:%M}": at for at in moments}
-    times |= {f"{at:%Y-%m-%d %H:%M:%S}": at for at in moments}
+    spelt = ["%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S"]
+    times = {at.strftime(each): at for at in moments for each in spelt}
     if schedule.startswith("0"):
         times |= {f"{at:%Y-%m-%d %H}": at for at in moments if not at.minute}
     for fmt in FORMATS_OF[schedule]:
@@ -244,7 +256,7 @@ def test_a_key_of_any_format_is_in_its_own_partition_alone(
             assert is_in_day == any(key in of_day for key in those), (fmt, text)
             if text in windows:
                 assert those == [text], (fmt, text)
-            elif those or (":" in text and fmt not in KEYS_ALONE):
+            elif those or (":" in text and (fmt, text[10]) not in KEYS_ALONE):
                 at = times[text]
                 of_time = [key for key, (start, end) in windows.items() if start <= at < end]
                 assert those == of_time, (fmt, text)
@@ -257,8 +269,9 @@ def test_texts_of_an_ambiguous_time_are_refused_and_keys_alone_are_not(
     """A time is ambiguous in the hour that a clock shows twice when it is set back."""
     keys = ["2024-10-27-02:00", "2024-10-27-02:00+0100", "2024-10-27 01:59:59"]
     assert chosen(spark, AUTUMN, [key], "STRING", [*keys, "2024-10-27 03:00"]) == [key]
-    with pytest.raises(StatementError, match="one of the partition's comes twice"):
-        chosen(spark, AUTUMN, [key], "STRING", [*keys, "2024-10-27 02:30"])
+    for text in ("2024-10-27 02:30", "2024-10-27T02:30"):
+        with pytest.raises(StatementError, match="one of the partition's comes twice"):
+            chosen(spark, AUTUMN, [key], "STRING", [*keys, text])
 
 
 def test_other_types_are_compared_with_the_keys(spark: SparkSession) -> None:

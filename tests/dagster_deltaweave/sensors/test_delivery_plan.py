@@ -23,9 +23,13 @@ from dagster import (
     DagsterInstance,
     DagsterRun,
     DagsterRunStatus,
+    DailyPartitionsDefinition,
     Definitions,
+    DynamicPartitionsDefinition,
     EnvVar,
     MaterializeResult,
+    MultiPartitionsDefinition,
+    PartitionsDefinition,
     RunRequest,
     RunsFilter,
     StaticPartitionsDefinition,
@@ -102,6 +106,7 @@ class Shop:
         self.delivered: dict[str, int] = {}
         self.bad: set[str] = set()
         self.days = list(DAYS)
+        self.partitions: PartitionsDefinition[str] | None = None  # of all, if others than days
         self.landed: StaticPartitionsDefinition | None = None  # the sensor's, if others than days
         self.number = 0
         self.merged: list[tuple[str, int]] = []
@@ -137,7 +142,7 @@ class Shop:
         return tick(self.definitions(), self.instance, cursor)
 
     def definitions(self) -> Definitions:
-        days = StaticPartitionsDefinition(self.days)
+        days = self.partitions or StaticPartitionsDefinition(self.days)
 
         @merge_asset(keys=["id"], partitions_def=days, **self.declared)
         def orders(context: AssetExecutionContext) -> None: ...
@@ -268,7 +273,9 @@ class Shop:
         ids = records_of_merge(before, version - 1, records, record, order=order_of)
         if name == "orders" and "order" not in self.declared:
             order = self.order()
-            if day > max(order, default="") or "deltaweave/order" in tags:
+            # Of several dimensions, the first is the time.
+            newest = max(order, default="").split("|")[0]
+            if day.split("|")[0] > newest or "deltaweave/order" in tags:
                 ids |= {"deltaweave/order/orders": version}
                 ids |= {f"deltaweave/order/orders#{day}": version}
         actions = ({"txn": {"appId": n, "version": v}} for n, v in ids.items())
@@ -299,6 +306,9 @@ class Shop:
 
     def order(self) -> Sequence[str]:
         """The merged days that keep the order, oldest first."""
+        if self.partitions is not None:
+            found = merged_partitions(str(self.log.parent), ORDERS)
+            return sorted(found.order) if found else []
         found = merged_partitions(str(self.log.parent), ORDERS)
         positions = {day: number for number, day in enumerate(self.days)}.get
         return sorted(newest_first(found.order, positions)) if found else []
@@ -926,6 +936,58 @@ def test_a_day_that_failed_in_a_backfill_and_has_not_landed_is_waited_for(shop: 
     shop.bad.clear()
     shop.run("day-1")
     assert requested(shop.tick()) == ["day-2"]
+
+
+@pytest.mark.parametrize("is_merged", [False, True])
+def test_newer_days_wait_for_a_failed_region_of_the_newest_merged_day(
+    shop: Shop, is_merged: bool
+) -> None:
+    """Unless its run was killed after its commit, which the table's records say."""
+    days = DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
+    regions = StaticPartitionsDefinition(["DE", "FR"])
+    shop.partitions = MultiPartitionsDefinition({"day": days, "region": regions})
+    shop.land("2024-01-01|DE", "2024-01-02|DE")
+    shop.merge("2024-01-01|DE")
+    shop.create("2024-01-01|FR", {}, None, FAILURE)  # nothing has landed of it
+    if is_merged:
+        shop.merge("2024-01-01|FR")
+        assert requested(shop.tick()) == ["2024-01-02|DE"]
+    else:
+        assert "2024-01-02|DE waits for 2024-01-01|FR, whose run failed" in shop.said()
+
+
+def test_another_storage_of_dagster_gets_the_dynamic_partitions_of_tables_first(
+    shop: Shop,
+) -> None:
+    """Else an older one that is delivered again would pass for the newest there."""
+    shop.partitions = DynamicPartitionsDefinition(name="days")
+    shop.instance.add_dynamic_partitions("days", DAYS[:3])
+    for day in DAYS[:3]:
+        shop.land(day)
+        shop.merge(day)
+    shop.land("day-2")
+    late = "day-2 is older than day-3, which is merged"
+    assert late in shop.said()
+    with instance_for_test() as other:
+        shop.instance = other
+        data = shop.tick()
+        assert "Dagster has none of the 3 partitions" in (data.skip_message or "")
+        [added] = data.dynamic_partitions_requests or []
+        other.add_dynamic_partitions("days", added.partition_keys or [])
+        assert late in shop.said()
+        # A partition that is deleted on purpose is not the only one.
+        other.delete_dynamic_partition("days", "day-3")
+        assert requested(shop.tick()) == ["day-2"]
+
+
+def test_runs_that_only_wait_are_requested_with_pauses_between_them(shop: Shop) -> None:
+    shop.arguments = {"retry_after_seconds": 60}
+    shop.land("day-2")
+    for _ in range(2):  # the first is followed at once: the older day was merged meanwhile
+        [request] = shop.tick().run_requests or []
+        run_id = shop.create("day-2", *shop.of_request(request), FAILURE)
+        shop.wrote(run_id, {"deltaweave/waited_for": "day-1"})
+    assert "waited for an older partition that was not merged; it is tried again in" in shop.said()
 
 
 def test_a_day_that_comes_after_newer_ones_is_not_launched_to_fail(shop: Shop) -> None:

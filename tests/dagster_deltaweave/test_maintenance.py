@@ -57,7 +57,7 @@ def observed(instance: DagsterInstance) -> list[tuple[str | None, Mapping[str, A
 
 @pytest.fixture
 def table(spark: SparkSession, tmp_path: Path) -> Table:
-    """Three files of a row, of which one is marked deleted in a file of two."""
+    """Three files of a row; one is marked deleted in a file of two."""
     table = Table(spark, str(tmp_path / "tables" / "sales" / "customers"))
     table.create_if_missing("id BIGINT", properties={"delta.enableDeletionVectors": "true"})
     for start, end in ((0, 1), (1, 2), (2, 4)):

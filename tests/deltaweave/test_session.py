@@ -49,13 +49,13 @@ def stop():
     spark.stop()
 
 threading.Thread(target=stop).start()
-told = []
+errors = []
 for call in (merge.execute, merge.execute, lambda: Table(spark, path).version()):
     try:
         call()
     except BaseException as error:
-        told.append([type(error).__name__, str(error)])
-print(json.dumps(told))
+        errors.append([type(error).__name__, str(error)])
+print(json.dumps(errors))
 """
 
 
@@ -156,7 +156,7 @@ def test_a_session_that_is_stopped_during_a_merge_is_a_clear_error(tmp_path: Pat
 
 
 class ConnectSession:
-    """What tells a session of Spark Connect: its class's module.
+    """What marks a session of Spark Connect: its class's module.
 
     The real one needs packages that nothing else here does, and no call gets as far as its server.
     """
@@ -203,7 +203,7 @@ def test_a_session_of_spark_connect_is_refused_at_every_door(
 
 
 class DeltaTable:
-    """What tells Delta's own: its class's module. No call gets as far as its JVM."""
+    """What marks Delta's own: its class's module. No call gets as far as its JVM."""
 
     __module__ = "delta.tables"
 

@@ -285,7 +285,7 @@ def test_existing_code_catches_the_errors_of_built_in_merge(
 @pytest.mark.parametrize(
     ("changes", "condition", "is_on_engine"),
     [
-        # Of the old type, 5,000,000,000 would be 705,032,704.
+        # In the old type, 5,000,000,000 would be 705,032,704.
         (
             [
                 "ALTER TABLE {target} ALTER COLUMN a TYPE BIGINT",
@@ -381,7 +381,7 @@ def test_a_session_is_asked_for_its_own_settings_whichever_is_active(
     assert found[0] == found[1] == [(1, 1719806400)]  # midnight in New York
 
 
-def test_the_counts_are_there_without_a_job(enabled: SparkSession, tmp_path: Path) -> None:
+def test_the_counts_of_a_session_merge_take_no_job(enabled: SparkSession, tmp_path: Path) -> None:
     counts = WAYS["text"].merge(enabled, table(enabled, tmp_path / "table"))
     assert jobs_of(enabled, "counts", counts.collect) == 0
 

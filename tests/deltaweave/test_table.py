@@ -17,7 +17,7 @@ from tests.deltaweave.engine.test_october_of_1582 import jvm_in
 
 
 def write(path: Path, *keys: int) -> None:
-    """Append rows as another process does, of which this one's Delta knows nothing."""
+    """Append rows as another process does, unknown to this one's Delta."""
     write_deltalake(str(path), pa.table({"k": pa.array(keys, pa.int64())}), mode="append")
 
 

@@ -53,7 +53,7 @@ def test_the_override_does_not_help_a_session_without_delta(
 
 
 @pytest.mark.parametrize(("spark_release", "delta_release"), TESTED)
-def test_a_tested_pair_runs_without_a_word(
+def test_a_tested_pair_runs_without_a_warning(
     spark_release: str, delta_release: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     check_pair(spark_release, delta_release)

@@ -1,4 +1,4 @@
-"""The deployment in `assets/`, loaded anew on a lake of a test's own, and what lands there."""
+"""The deployment in `assets/`, loaded again on a lake of a test's own, and what lands there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit of installed packages, with a pip-audit that answers as it is told to."""
+"""The audit of installed packages, with a pip-audit that gives set answers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_vulnerability_with_a_fixed_release_fails_the_audit(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("found", "reported"),
     [
         (SOUND, "Audited 1 packages: none"),
         (package("weak"), "weak 1.0: PYSEC-1, no release fixes it"),
@@ -66,16 +66,16 @@ def test_a_vulnerability_with_a_fixed_release_fails_the_audit(tmp_path: Path) ->
     ],
 )
 def test_what_no_release_fixes_is_reported_and_passes(
-    tmp_path: Path, found: object, told: str
+    tmp_path: Path, found: object, reported: str
 ) -> None:
     ran = audited(tmp_path, KNOWN, found)
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert told in ran.stdout
+    assert reported in ran.stdout
 
 
 @pytest.mark.parametrize(
-    ("probe", "told"),
+    ("probe", "reported"),
     [
         (None, "could not be asked for (ConnectionError: the name does not resolve)"),
         # A mirror that answers "not found" for every release.
@@ -83,11 +83,11 @@ def test_what_no_release_fixes_is_reported_and_passes(
     ],
 )
 def test_a_service_that_cannot_say_is_one_line_and_passes(
-    tmp_path: Path, probe: object, told: str
+    tmp_path: Path, probe: object, reported: str
 ) -> None:
     ran = audited(tmp_path, probe, package("weak", "1.1"))
 
     assert ran.returncode == 0, ran.stderr
     (line,) = ran.stdout.splitlines()
     assert line.startswith("No audit: ")
-    assert told in line
+    assert reported in line

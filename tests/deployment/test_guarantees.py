@@ -23,7 +23,7 @@ WITHOUT_TESTS = ("What is trusted", "What to do")
 PROMISE = re.compile(r"^- \*\*(.+?)\*\*", re.MULTILINE)
 THREAT = re.compile(r"^\| (?!threat \||--- \|)(.+?) \| .+ \|$", re.MULTILINE)
 FORMS = {"guarantees.md": PROMISE, "security.md": THREAT}
-# Of each page, each promise, and of each, what its tests show.
+# By page, then promise: what its tests show.
 TESTS: dict[str, dict[str, dict[str, list[str]]]] = tomllib.loads(
     (ROOT / "tests" / "guarantees.toml").read_text()
 )

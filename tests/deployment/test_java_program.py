@@ -55,7 +55,7 @@ def test_a_program_ends_with_a_process_that_is_killed(tmp_path: Path, by: signal
     program = int(started.stdout.readline())
     assert not has_ended(program)
 
-    started.send_signal(by)  # of which Python's contexts hear nothing
+    started.send_signal(by)  # a signal that Python's contexts do not see
     started.wait()
 
     deadline = time.monotonic() + 20

@@ -263,7 +263,7 @@ def test_dagsters_private_names_are_imported_by_one_module() -> None:
 @pytest.mark.parametrize(
     ("call", "modules"),
     [
-        # `grouped`, and rows of which tasks say what they return.
+        # `grouped`, and rows whose tasks say what they return.
         (".groupBy(", {"delta/jvm/data_frames.py", "engine/strategies/copy_in_place.py"}),
         ("F.to_json(", {"delta/jvm/data_frames.py"}),  # `json_text`
         (".toArrow()", {"delta/jvm/data_frames.py"}),  # `collected`

@@ -81,7 +81,7 @@ def test_links_in_the_place_of_its_files_are_not_followed(home: Path, kind: str)
     assert victim.read_text() == "kept"
 
 
-def test_its_files_are_for_their_owner_alone_under_any_umask(home: Path) -> None:
+def test_files_of_a_warm_driver_are_for_its_owner_under_any_umask(home: Path) -> None:
     place = address({})
     before = os.umask(0)
     try:

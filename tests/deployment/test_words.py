@@ -20,6 +20,7 @@ RULES = WORDS["rules"]((ROOT / ".ci" / "words.txt").read_text())
         ("module.py", '"""Title.\n\nAll but\nfor one.\n"""\n', [3]),  # over the end of a line
         ("module.py", "# All but\n# for one.\nx = 1  # Of one.\n", [1, 3]),  # nor of a comment's
         ("module.py", "anew = starts.anew\n", []),  # names are no prose
+        ("module.py", "def test_it_is_made_anew() -> None: ...\n", [1]),  # except those of tests
         ("page.md", "Rows, most of which match, have not been read.\n", []),
         ("page.md", "A column that the table has not.\n\nSo it does.\n", [1, 3]),
         ("page.md", "`anew` is a name.\n\n```\nanew\n```\n\nIt begins anew.\n", [7]),

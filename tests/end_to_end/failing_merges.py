@@ -64,7 +64,7 @@ def session() -> SparkSession:
 def fails_at_first(value: int) -> int:
     """The value; the first attempt of every task fails."""
     if TaskContext.get().attemptNumber() == 0:
-        raise RuntimeError("this attempt was told to fail")
+        raise RuntimeError("this attempt has to fail")
     return value
 
 

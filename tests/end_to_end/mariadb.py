@@ -28,7 +28,7 @@ _SETTINGS = [
     "--character-set-server=utf8mb4",
     "--default-time-zone=+00:00",
     "--sql-mode=",  # zero dates are values too
-    "--innodb-flush-log-at-trx-commit=0",  # what it holds is gone after the test anyway
+    "--innodb-flush-log-at-trx-commit=0",  # nothing of it is needed after the test
     "--innodb-buffer-pool-size=16M",
 ]
 

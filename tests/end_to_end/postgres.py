@@ -23,7 +23,7 @@ _SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
     "wal_level": "logical",
-    "fsync": "off",  # what it holds is gone after the test anyway
+    "fsync": "off",  # nothing of it is needed after the test
 }
 
 

@@ -173,7 +173,7 @@ def page() -> Iterator[Page]:
 
 
 def settle(page: Page) -> None:
-    """Wait until the page has loaded and its text, but for times, stays for two seconds."""
+    """Wait until the page has loaded and its text, except times, stays for two seconds."""
     before, unchanged = "", 0
     for _ in range(240):
         now = re.sub(r"\d+", "", page.inner_text("body"))

@@ -40,7 +40,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_the_undisturbed_merge(outcomes: dict[str, Any], strategy: str) -> None:
+def test_a_merge_without_failures_needs_no_retry(outcomes: dict[str, Any], strategy: str) -> None:
     outcome = outcomes[f"undisturbed/{strategy}"]
     assert (outcome["version"], outcome["attempts"]) == (1, 1)
     expected = [[k, k if k < 90 else -k] for k in range(110)]

@@ -34,7 +34,7 @@ LANDING, WEB_RETURNS, RETURNS_BY_REASON = KEYS
 
 
 class Daemon:
-    """The sensor daemon over the code location `assets.definitions`, ticking when it is told to.
+    """The sensor daemon over the code location `assets.definitions`, ticking when it is asked to.
 
     Location and daemon are as `dagster dev` has them; only the clock is the test's, and runs are
     launched in this process.

@@ -183,7 +183,7 @@ def test_a_failing_blocking_check_leaves_downstream_as_it_was(shop: Shop) -> Non
     assert (check.check_name, check.blocking) == ("no_nulls", True)
     assert shop.stock("cup") == {}
 
-    # Once the order is mended, the run of the same day brings downstream what it lacks.
+    # Once the order is fixed, the run of the same day brings downstream what it lacks.
     shop.land("day-32", [(3201, "cup", 4), (3202, "lid", 1)])
     again = dagster.finished(dagster.launch(["orders", "stock"], "day-32", job="take_orders"))
     assert again.status == DagsterRunStatus.SUCCESS, dagster.errors()

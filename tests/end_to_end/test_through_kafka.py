@@ -69,7 +69,7 @@ def test_a_broker_that_is_started_again_has_the_topics_that_there_were(tmp_path:
         assert pipeline.newest_round(bootstrap) == 1
 
 
-def test_a_package_or_program_that_there_is_not_says_so() -> None:
+def test_the_demo_names_a_missing_package_or_program() -> None:
     with pytest.raises(JavaProgramError, match=r"no-such-package:1\.0, .* could not be fetched"):
         class_path(["org.apache.kafka:no-such-package:1.0"])
     with pytest.raises(JavaProgramError, match=r"no\.such\.Program"):
@@ -112,7 +112,7 @@ FROM generate_series({}, {}) AS i
 """
 SMALL = "INSERT INTO customers (id, name, balance) VALUES ({}, 'new', 1)"
 
-# Each ends with a new row, so that it can be told that all of them have come through Kafka.
+# Each ends with a new row, which shows that all of them have come through Kafka.
 CHANGES = [
     "UPDATE customers SET name = 'renamed', balance = -0.01 WHERE id = 1",  # leaves what is large
     "UPDATE customers SET story = repeat('new ', 2000), codes = NULL WHERE id = 2",

@@ -93,7 +93,7 @@ class MergeCase:
         assert bool(self.clauses) != bool(self.sql), self.name
 
     def table(self) -> dict[str, Any]:
-        """What `builders.write_table` is told of the target's table."""
+        """Arguments of `builders.write_table` for the target."""
         return {
             "rows": self.target,
             "schema": self.target_schema,

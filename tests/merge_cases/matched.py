@@ -139,7 +139,7 @@ CASES = (
         files=2,
         source=[(1, 0), (2, 0)],
         clauses=(delete(),),
-        expected=[(3, 30), (4, 40)],  # the first file is gone, the second untouched
+        expected=[(3, 30), (4, 40)],  # the first file was removed, the second untouched
     ),
     MergeCase(
         name="first_clause_that_holds_wins_delete_before_update",

@@ -1,7 +1,7 @@
 """What Delta's own MERGE did in each case: recorded here, and checked by `make test-all`.
 
 Running it takes as long as the engine's merge does, and gives the same each time: its release is
-pinned. `make record-oracle` records anew what cases, or another release, have changed.
+pinned. `make record-oracle` records again what cases, or another release, have changed.
 """
 
 from __future__ import annotations
@@ -112,5 +112,5 @@ def _as_data(outcome: Outcome) -> dict[str, Any]:
 
 
 def _digest(case: MergeCase, layout: Layout) -> str:
-    """What tells the case from another of its name, and its table from one written otherwise."""
+    """Return what distinguishes the case from its namesakes, and its table from other ones."""
     return digest_as_written(repr(layout.of(case)))

@@ -263,7 +263,7 @@ ALL = (
     ARRAY,
     MAP,
 )
-# Other types of which some values can be stored as the type.
+# Other types, some of whose values can be stored as the type.
 STORED_AS: dict[Type, tuple[Type, ...]] = {
     INT: (BIGINT, STRING),
     BIGINT: (INT, DOUBLE),

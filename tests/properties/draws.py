@@ -40,7 +40,7 @@ HOSTILE_NAMES = (
     "_metadata",
     "delete",
 )
-# Names of which Delta wants that files know the column by another (column mapping).
+# Names that need column mapping: files know the column by another name.
 NAMES_TO_MAP = ("a b;c", "line\nbreak", "(k = 1)", "tab\t", " ")
 FOLDERS = ("a b", "it's", "50%", "%20", "größe", "k=1", "a.b", "a`b", "select", "+&#?", "\\")
 # Conditions that the analyzer refuses in some or all clauses. Not one that is no boolean: built-in

@@ -60,8 +60,8 @@ class Truth:
             return "rows"
         if outcome.version is not None and outcome.changes not in (None, self.changes):
             return "the change data feed"
-        told = {name: outcome.metrics.get(name, 0) for name in CHANGED_ROWS}
-        return "" if told == self.counts else f"counts: {told}"
+        counted = {name: outcome.metrics.get(name, 0) for name in CHANGED_ROWS}
+        return "" if counted == self.counts else f"counts: {counted}"
 
 
 def evaluate(spark: SparkSession, case: MergeCase, target: DataFrame, source: str) -> Truth | None:

@@ -133,7 +133,7 @@ def test_merges_on_the_driver_do_what_built_in_merge_does(
             compare(spark, case)
 
     compared()
-    # Of twelve, some four qualify.
+    # Some four of twelve qualify.
     assert len(written) > number // 6, "of the merges that are drawn for it, too few qualify"
 
 
@@ -144,7 +144,7 @@ def compare_in_place(spark: SparkSession, case: MergeCase) -> None:
         theirs = stage.by_oracle()
         with configured(spark, {REWRITE_IN_PLACE: "true"}):
             ours = stage.by_sql()
-        note(f"built-in: {told(theirs)}\nours:     {told(ours)}")
+        note(f"built-in: {described(theirs)}\nours:     {described(ours)}")
         truth = compare_with_semantics(spark, case, stage, ours, theirs)
         if ours.rows == theirs.rows and ours.version is not None and is_read_back(case):
             filters = drawn_filters(spark.read.format("delta").load(theirs.path), 6, seed=case.name)
@@ -208,7 +208,7 @@ def compare(spark: SparkSession, case: MergeCase) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         stage = Stage(spark, case, Path(folder))
         theirs, ours = stage.by_oracle(), stage.by_sql()
-        note(f"built-in: {told(theirs)}\nours:     {told(ours)}")
+        note(f"built-in: {described(theirs)}\nours:     {described(ours)}")
         truth = compare_with_semantics(spark, case, stage, ours, theirs)
         if ours.rows == theirs.rows and ours.version is not None and is_read_back(case):
             filters = drawn_filters(spark.read.format("delta").load(theirs.path), 6, seed=case.name)
@@ -242,7 +242,7 @@ def is_read_back(case: MergeCase) -> bool:
 def compare_with_semantics(
     spark: SparkSession, case: MergeCase, stage: Stage, ours: Outcome, theirs: Outcome
 ) -> Truth | None:
-    """Return what is right, which the engine does; built-in MERGE does it but for known defects.
+    """Return what is right, which the engine does; built-in MERGE does it except known defects.
 
     None if both refuse the statement, or if the values of rows cannot be computed.
     """
@@ -311,7 +311,7 @@ def with_true_count(case: MergeCase, theirs: Outcome) -> Outcome:
     return replace(theirs, metrics={**theirs.metrics, "numSourceRows": len(case.source)})
 
 
-def told(outcome: Outcome) -> str:
+def described(outcome: Outcome) -> str:
     if outcome.error is not None:
         return f"{outcome.error_classes}: {str(outcome.error)[:500]}"
     return f"version {outcome.version}, rows:\n" + "\n".join(f"  {row}" for row in outcome.rows)

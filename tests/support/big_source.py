@@ -1,4 +1,4 @@
-"""Small merges run as those of a big source are, of which little is brought to the driver."""
+"""Run small merges as those of a big source, which brings little to the driver."""
 
 from __future__ import annotations
 

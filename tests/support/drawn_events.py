@@ -41,7 +41,7 @@ NAMES = st.sampled_from(
 
 @dataclass(frozen=True)
 class Event:
-    """An event as the tests write it; `present` None speaks of all columns."""
+    """An event as the tests write it; `present` None sets all columns."""
 
     k: int | None
     seq: int | None

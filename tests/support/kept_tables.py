@@ -1,6 +1,6 @@
 """Tables of merge cases are written once, kept in the repository, and copied from there.
 
-Writing one takes as long as a merge does. `make record-oracle` writes them anew; a table that is
+Writing one takes as long as a merge does. `make record-oracle` writes them again; a table that is
 not kept, as of a new case, is written where it is asked for.
 """
 
@@ -23,7 +23,7 @@ from tests import builders
 from tests.builders import write_table
 
 IS_LIVE = os.environ.get("DELTAWEAVE_ORACLE") == "live"
-"""Whether Delta's MERGE is run, on tables written anew, rather than looked up."""
+"""Whether Delta's MERGE is run, on new tables, rather than looked up."""
 
 RELEASES = {"pyspark": version("pyspark"), "delta-spark": version("delta-spark")}
 
@@ -42,7 +42,7 @@ _ARCHIVE = Path(__file__).parents[1] / "merge_cases/recorded_outcomes/tables.zip
 
 
 def copy_or_write_table(spark: SparkSession, path: Path, table: Mapping[str, Any]) -> None:
-    """Make the table that `write_table` writes when told so, from the archive if it is there."""
+    """Make the table that `write_table` writes, from the archive if it is there."""
     name = digest(table)
     if IS_LIVE or name not in _kept():
         write_table(spark, str(path), **table)
@@ -71,12 +71,12 @@ def keep(tables: Mapping[str, Path], *, beside_others: bool = False) -> None:
 
 
 def digest(table: Mapping[str, Any]) -> str:
-    """What tells a table from another, and from one that was written otherwise."""
+    """Return what distinguishes a table from others, and from one written otherwise."""
     return digest_as_written(repr((table, RELEASES)))
 
 
 def digest_as_written(described: str) -> str:
-    """What tells a description from another, and from one whose table was written otherwise."""
+    """Return what distinguishes a description, and how its table was written."""
     text = described + inspect.getsource(builders)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

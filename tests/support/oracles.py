@@ -244,7 +244,7 @@ def newest_rows(spark: SparkSession, path: str) -> DataFrame:
 
 
 def change_feed(spark: SparkSession, path: str, version: int) -> list[str]:
-    """What one commit says in the change data feed, but for its time."""
+    """What one commit says in the change data feed, except its time."""
     changes = (
         spark.read.format("delta")
         .option("readChangeFeed", "true")

@@ -161,7 +161,7 @@ def _values(table: DataFrame, leaves: Sequence[tuple[str, DataType]]) -> list[li
 
 
 def _as_text(table: DataFrame) -> Column:
-    """A row as text, of which every value that differs looks different: -0.0 and NaN, too."""
+    """A row as text; values that differ look different: -0.0 and NaN, too."""
     columns = ", ".join(map(quoted, table.columns))
     return F.expr(f"hex(CAST(struct({columns}) AS STRING))").alias("row")
 

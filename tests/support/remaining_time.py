@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-_FEW = 200  # tests, of which nobody waits long
+_FEW = 200  # tests, for which nobody waits long
 _STEP = 0.05  # of all tests, between two lines
 
 

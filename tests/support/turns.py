@@ -134,7 +134,7 @@ EVERY = {
     f"{_ENGINE}/backends/local/test_merge.py": {
         "test_whether_a_row_stays_is_seen_in_the_file_and_not_in_its_statistics": 4,
         "test_files_of_every_writer_are_read_and_rewritten": 3,
-        "test_a_file_of_which_no_row_stays_is_not_copied": 2,
+        "test_a_file_that_keeps_no_row_is_not_copied": 2,
     },
     f"{_ENGINE}/strategies/test_rows_that_move.py": {
         "test_rows_move_as_by_built_in_merge": 9,
@@ -176,7 +176,7 @@ class Share:
     """
 
     def __init__(self, share: str, group_of: Callable[[str], str]) -> None:
-        """Take a share, 2/4, and what tells which tests a worker of pytest runs together.
+        """Take a share, 2/4, and a function that groups the tests a worker of pytest runs together.
 
         Raises:
             pytest.UsageError: No such share exists.

@@ -1,8 +1,8 @@
 """Merges on a standalone cluster of two workers, one of which is killed during each; prints JSON.
 
 Run as a program, since each pytest process has one Spark session, which has no workers to lose. The
-arguments are a folder for the tables, how many workers to kill, and the seed that draws of which
-merge, in which phase, when in that phase, and which of the two workers.
+arguments are a folder for the tables, how many workers to kill, and the seed that draws the merge,
+the phase, the time in that phase, and which of the two workers.
 """
 
 from __future__ import annotations

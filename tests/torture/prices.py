@@ -1,4 +1,4 @@
-"""The code location of `test_partition_order`: each day sets prices of items, anew or again."""
+"""The code location of `test_partition_order`: each day sets prices of new or known items."""
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 

@@ -85,7 +85,7 @@ def test_partitions_run_in_random_order_give_what_they_give_one_by_one(
         assert prices(tmp_path) == expected, f"seed {seed}"
         record_property(
             f"partitions through a daemon (seed {seed})",
-            f"{number} merged by {len(merging)} runs, of which {made_room} made room for older "
-            f"ones; {len(again)} run again, of which {len(newest)} were the newest and the others "
+            f"{number} merged by {len(merging)} runs; {made_room} of them made room for older "
+            f"ones; {len(again)} run again: {len(newest)} of them were the newest and the others "
             "refused; the table equals a replay in order",
         )

@@ -32,10 +32,10 @@ pytestmark = pytest.mark.torture
 
 WRITERS = size("WRITERS", small=3, full=6)
 MERGES = size("MERGES", small=4, full=40)
-# More of them would take most of an hour: most are begun anew many times.
+# More of them would take most of an hour: most start over many times.
 MERGES_BY_BUILT_IN = size("MERGES_BY_BUILT_IN", small=2, full=2)
 TRIES = 50
-# Rows of each of the files, of which there is one for each writer: no row is counted up twice by
+# Rows of each file; each writer has a file: no row is counted up twice by
 # merges that take one of each file.
 ROWS_PER_FILE = WRITERS * max(MERGES, MERGES_BY_BUILT_IN)
 # Keys of rivals, which no writer counts.
@@ -68,7 +68,7 @@ class Scenario:
         inserts_alone: Whether a key that is there stays as it is. Such merges are done on the
             driver, where those that count read what is there.
         with_rivals: Whether others compact, delete, append and merge meanwhile.
-        at_least: Of our merges, the fraction that must land without being done again, by layout.
+        at_least: Of our merges, the fraction that must land without a rerun, by layout.
     """
 
     keys: Keys
@@ -122,7 +122,7 @@ class Tally:
         counted: How often each key was counted up.
         landed: Merges by how they landed: `at once`, `committed again` or `done again`; `never` if
             no try did, which happens to built-in MERGE among rivals.
-        given_up: Times that a writer had to start a merge anew.
+        given_up: Times that a writer had to start a merge over.
     """
 
     counted: Counter[int] = field(default_factory=Counter)
@@ -131,7 +131,7 @@ class Tally:
 
     def __str__(self) -> str:
         ways = ", ".join(f"{self.landed[how]} {how}" for how in WAYS)
-        return f"{ways}, {self.given_up} times begun anew"
+        return f"{ways}, {self.given_up} times started over"
 
 
 WAYS = ("at once", "committed again", "done again", "never")
@@ -258,7 +258,7 @@ def all_merges(
 
 
 def landed(merge: Callable[[], str]) -> tuple[str, int]:
-    """How the merge landed, and how often its writer had to begin it anew."""
+    """How the merge landed, and how often its writer had to start it over."""
     for given_up in range(TRIES):
         try:
             how = merge()

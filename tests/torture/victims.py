@@ -74,7 +74,7 @@ class Lane:
         assert process.poll() is None, self.failure(process)
 
     def finish(self) -> None:
-        """Let the last work be done again, and all files be deleted that are not needed."""
+        """Let the last work run again, and all files be deleted that are not needed."""
         process = self.start("finish")
         self.expect(process, "finished", _SECONDS_TO_FINISH)
         assert process.wait(_SECONDS_TO_START) == 0, self.failure(process)

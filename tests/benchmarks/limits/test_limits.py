@@ -20,7 +20,7 @@ TINY = {"add_files": 20, "partitions": 3, "pairs": 8_000, "rows": 2_000}
 LIMIT = LIMITS[0]
 
 
-# Of wide statements, each merge takes Spark seconds to plan.
+# Spark takes seconds to plan each merge of a wide statement.
 QUICK = {"add_files", "pairs"}
 
 

@@ -252,7 +252,7 @@ def test_a_retried_run_appends_nothing_twice_and_a_new_run_appends(
 
     def dies(*args: Any, **kwargs: Any) -> None:
         append(*args, **kwargs)
-        raise RuntimeError("the machine is gone")
+        raise RuntimeError("the machine went away")
 
     with monkeypatch.context() as patch:  # after the commit, before the run knows of it
         patch.setattr(MergeOnReadTable, "append", dies)
@@ -325,7 +325,7 @@ def test_nothing_that_fails_after_a_rematerialization_fails_its_run(
     def or_breaks(name: str, value: Any = None) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
             if name == broken:
-                raise CommitConflictError("the log is gone.")  # a step is tried again after it
+                raise CommitConflictError("the log went away.")  # a step is retried after it
             return value
 
         return call
@@ -353,7 +353,7 @@ def test_nothing_that_fails_after_a_rematerialization_fails_its_run(
 
     assert committed == ["auto"]
     found = values(result, "orders_base")
-    assert "the log is gone" in found.pop("deltaweave/warnings")
+    assert "the log went away" in found.pop("deltaweave/warnings")
     of_each = {
         "purge": "rematerialize/purged_batch",
         "table_metadata": "table_metadata",
@@ -368,7 +368,7 @@ def test_nothing_that_fails_after_a_rematerialization_fails_its_run(
 
 def test_an_observation_that_fails_does_not_end_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its batches are appended; the next observation has what this one left out."""
-    newest, recorded, warned = iter([CommitConflictError("the log is gone."), 1, 2]), [], []
+    newest, recorded, warned = iter([CommitConflictError("the log went away."), 1, 2]), [], []
     waits = iter([False, False, True])
 
     def newest_batch() -> int:
@@ -404,7 +404,7 @@ def test_an_observation_that_fails_does_not_end_a_stream(monkeypatch: pytest.Mon
         cast("Any", None),
         StreamRun(observe_seconds=0),
     )
-    assert [str(each) for each in warned if "the log is gone" in each] == warned
+    assert [str(each) for each in warned if "the log went away" in each] == warned
     assert len(warned) == 1
     made = [each.asset_key for each in recorded if isinstance(each, AssetMaterialization)]
     assert made == [orders.changes.key, orders.view.key]

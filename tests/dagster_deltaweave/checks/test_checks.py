@@ -253,7 +253,7 @@ def test_a_lost_change_is_found_at_the_version_of_the_run(
     assert found.passed
     assert values(found)["check/changes"] == 2
 
-    # Of a key that is written and deleted in one delivery, it is not known which came last.
+    # If one delivery writes and deletes a key, it is unknown which came last.
     customers.batches.append([(1, "gone"), (1, "a"), (8, "gone"), (8, "h"), (None, "b")])
     either = build_orphan_changes_check(
         customers.asset, changes=customers.delivered, keys=["id"], deleted="s.name = 'gone'"

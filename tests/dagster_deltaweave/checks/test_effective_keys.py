@@ -106,7 +106,7 @@ def test_merge_on_read_assets_under_two_prefixes_are_two_tables(
         assert [row.id for row in base.read().collect()] == [expected]
     assert not (tmp_path / "tables" / "orders_base").exists()
     for key in instance.all_asset_keys():
-        assert key.path[0] in ("east", "west")  # no event of an asset that there is not
+        assert key.path[0] in ("east", "west")  # no event of a missing asset
 
 
 def test_a_merge_on_read_asset_whose_key_was_replaced_is_refused(

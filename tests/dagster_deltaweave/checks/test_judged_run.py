@@ -167,7 +167,7 @@ def test_a_check_that_runs_alone_says_which_run_it_judges(deployment: Deployment
     )
     deployment.run("a")
     newest = deployment.run("c")
-    # Of another writer, by no run: it merged nothing.
+    # Another writer, outside of runs, merged nothing.
     deployment.instance.report_runless_asset_event(AssetMaterialization(KEY))
 
     alone = deployment.run(None, *checks, selection=AssetSelection.checks(*checks))
@@ -294,7 +294,7 @@ def test_a_lost_row_fails_a_blocking_check_where_clauses_have_conditions(
     monkeypatch.setattr(rows, "rows_after_scan", real)
     again = run()
     assert again.passed
-    # 1, 3 are updated, 5 inserted; 2 is gone already and 4 was never there.
+    # 1, 3 are updated, 5 inserted; 2 was deleted before and 4 was never there.
     assert again.description == (
         "Of 5 source rows: 1 inserted, 2 updated, 0 deleted; 2 left alone."
     )

@@ -160,7 +160,7 @@ def test_definitions_follow_the_state_and_not_the_lake(
     lake.rename(lake.with_name("gone"))
     with pytest.raises(SourceError, match="cannot be listed"):
         refresh(sandbox)
-    assert keys(sandbox) == {"a", "c"}  # a root that is gone has no say
+    assert keys(sandbox) == {"a", "c"}  # a deleted root does not count
 
 
 def test_specs_are_translated_in_yaml_and_by_subclasses(

@@ -397,7 +397,7 @@ def test_an_append_that_a_restore_took_back_is_appended_again(table: TableWithId
         (["all", "some", "failed assets"], 0),
         (["all", "failed assets", "failed assets"], 0),
         (["gone", "failed assets"], None),
-        # Of one asset, nothing that the run before read is taken over.
+        # One asset takes over nothing that the run before read.
         (["log", "failed log"], 1),
         (["log", "failed log", "failed log"], 2),
         (["log", "failed log", "some"], 1),
@@ -408,7 +408,7 @@ def test_an_append_that_a_restore_took_back_is_appended_again(table: TableWithId
 def test_a_run_was_created_when_the_one_whose_steps_it_resumes_was(
     runs: list[str], expected: int | None
 ) -> None:
-    """All steps began after that; if that run is gone, nothing is known to have been read."""
+    """All steps began after that; if that run was deleted, nothing is known to have been read."""
     with DagsterInstance.ephemeral() as instance:
         made: list[Any] = []
         for each in runs:

@@ -218,7 +218,7 @@ def test_none_rebuilds_nothing_and_is_recorded_for_the_runs_partitions(
     assert rows(target) == [(1, "a")]
 
 
-# Of a write, of a merge, and of both.
+# After a write, a merge, and either.
 @pytest.mark.parametrize(
     "broken",
     [
@@ -242,7 +242,7 @@ def test_nothing_that_fails_after_the_commit_fails_the_run(
     broken: str,
 ) -> None:
     def breaks(*args: Any, **kwargs: Any) -> None:
-        raise CommitConflictError("the log is gone.")  # an error after which a run tries again
+        raise CommitConflictError("the log went away.")  # an error after which a run tries again
 
     monkeypatch.setattr(broken, breaks)
 
@@ -270,7 +270,7 @@ def test_nothing_that_fails_after_the_commit_fails_the_run(
     }
     assert warned == expected.get(broken, ["merged", "appended"])
     [name, *_] = warned
-    assert "the log is gone" in materialized(result, name)["deltaweave/warnings"].value
+    assert "the log went away" in materialized(result, name)["deltaweave/warnings"].value
 
 
 @pytest.mark.parametrize("retried_by", ["step", "run"])
@@ -287,7 +287,7 @@ def test_an_append_that_dies_after_its_commit_is_not_appended_again(
         written = write(*args, **kwargs)
         if not died:
             died.append(True)
-            raise OSError("the process is gone")
+            raise OSError("the process went away")
         return written
 
     monkeypatch.setattr(stores, "write_output", dies_once)
@@ -385,7 +385,7 @@ def test_nothing_that_fails_after_events_are_appended_fails_the_run(
     spark: SparkSession, run: Run, table: AssetTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def breaks(*args: Any, **kwargs: Any) -> None:
-        raise CommitConflictError("the log is gone.")  # an error after which a run tries again
+        raise CommitConflictError("the log went away.")  # an error after which a run tries again
 
     monkeypatch.setattr("dagster_deltaweave.io_manager.change_events.record_data_version", breaks)
 
@@ -398,4 +398,4 @@ def test_nothing_that_fails_after_events_are_appended_fails_the_run(
     assert result.success
     assert table("orders_changes").read().count() == 1
     warned = materialized(result, "orders_changes")["deltaweave/warnings"].value
-    assert "the log is gone" in warned
+    assert "the log went away" in warned

@@ -264,7 +264,7 @@ class WaitsTwice(IOManager):
 
 
 def declared(shape: str, called: Callable[[], Any], policy: RetryPolicy | None) -> AssetsDefinition:
-    """An asset of this shape, of which each call of the function is told."""
+    """An asset of this shape, whose function calls `called`."""
     merged = merge_asset(keys=["k"], name="letters", partitions_def=LETTERS, retry_policy=policy)
 
     def function() -> int:

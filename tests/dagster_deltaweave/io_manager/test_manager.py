@@ -337,7 +337,7 @@ def test_touched_rows_are_those_of_files_the_upstream_merges_touched(
     result = counted.count()
 
     assert rows(table("counts")) == [("a", 2), ("b", 1), ("c", 2)]
-    # Of four groups' files, only those of the new group were read.
+    # Only the new group's files were read, of four groups.
     assert counted.touched[-1].added.select("grp").distinct().collect() == [("c",)]
     assert counted.touched[-1].removed_files == 0
     [materialization] = result.asset_materializations_for_node("counts")

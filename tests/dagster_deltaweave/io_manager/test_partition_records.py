@@ -145,7 +145,7 @@ def test_a_record_of_what_was_applied_before_outlives_no_restore(
 
 @pytest.mark.usefixtures("without_run")
 def test_a_merge_that_a_restore_overtook_is_recorded(table: RecordedTable) -> None:
-    """Its rows are in the table, and those of which it had read the records are not."""
+    """Its rows are in the table, and those whose records it had read are not."""
     table.merge_partition("a")
     b = table.records("b")
     restore(table.path, 2, to=0)

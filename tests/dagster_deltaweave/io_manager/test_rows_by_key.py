@@ -117,7 +117,7 @@ def test_clauses_leave_what_they_leave_of_one_partition_after_another(
 ) -> None:
     """Deletes, named columns, inserts alone; what depends on the table's rows is refused."""
     twice = {"c": [(1, "c", 1), (2, "c", 1)], "a": [(1, "a", 2)], "b": [(1, "b", 3), (4, "b", 1)]}
-    wider = f"{SCHEMA}, note STRING"  # of which a deleted row loses its note, and others keep it
+    wider = f"{SCHEMA}, note STRING"  # a deleted row loses its note, others keep it
     done: list[tuple[list[Any], str | None, Rows]] = [
         (DELETES, None, [(2, "c", 1), (4, "b", 1)]),  # the newest row of 1 deletes it
         (NAMED, wider, [(1, "b", 3, None), (2, "c", 1, None), (4, "b", 1, None)]),
@@ -156,7 +156,7 @@ def test_clauses_leave_what_they_leave_of_one_partition_after_another(
 
 
 REFUSED: dict[str, tuple[dict[str, Rows], dict[str, Any], str]] = {
-    "nothing tells": (BY_LETTER, {}, r"id=1, rows=3\.\n.*partition key: rows.*sequence_by"),
+    "no order": (BY_LETTER, {}, r"id=1, rows=3\.\n.*partition key: rows.*sequence_by"),
     "order by a column that the changes lack": (
         BY_LETTER,
         {"partition_expr": "elsewhere"},

@@ -286,7 +286,7 @@ def test_assets_of_each_shape_are_stored_loaded_checked_and_maintained(
         found = {key: inputs[f"at_{at}"] for at, key in enumerate(keys)}
         loaded.update({key: [tuple(row) for row in each.collect()] for key, each in found.items()})
 
-    named: list[Any] = [*shapes, external]  # keys, and what tells the table of others
+    named: list[Any] = [*shapes, external]  # keys, and what names the table of others
     checks = build_table_checks(named, unique_key=["id"])
     everything: list[Any] = [*shapes.values(), external, downstream, *checks]
     result = run(

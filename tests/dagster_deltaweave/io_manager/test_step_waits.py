@@ -78,7 +78,7 @@ class Steps:
 
 
 def declared(shape: str, **arguments: Any) -> AssetsDefinition:
-    """An asset of this shape with two inputs, of which each call is told."""
+    """An asset of this shape with two inputs, which records each call."""
     arguments = {
         "partitions_def": DAYS,
         "ins": {"a": AssetIn("one"), "b": AssetIn("two")},

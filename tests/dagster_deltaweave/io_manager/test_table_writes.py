@@ -366,7 +366,7 @@ def test_a_table_made_for_a_write_that_failed_hinders_no_corrected_asset(
     def sales(context: AssetExecutionContext) -> DataFrame:
         return spark.sql(f"SELECT DATE'{context.partition_key}' AS day, 1 AS n")
 
-    # That the table is made anew, after the function began, is no change that it did not see.
+    # A table recreated after the function began is not a change that it did not see.
     run(sales, partition="2026-01-01")
     assert [(str(day), n) for day, n in rows(table("sales"))] == [("2026-01-01", 1)]
 

@@ -86,7 +86,7 @@ class Upstream:
     def count(self, **arguments: Any) -> None:
         self.run(self.customers, self.counts, selection=[self.counts], **arguments)
 
-    def make_anew(self, *lines: tuple[int, str]) -> None:
+    def recreate(self, *lines: tuple[int, str]) -> None:
         shutil.rmtree(self.table.path_or_name)
         self.spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
         self.change(*lines)
@@ -104,7 +104,7 @@ def test_rows_of_a_recreated_upstream_are_not_skipped_nor_mixed_with_old(
     upstream.change((1, "a"), (2, "a"))
     upstream.change((3, "b"))
     upstream.count()
-    upstream.make_anew((7, "a"), (8, "c"))
+    upstream.recreate((7, "a"), (8, "c"))
 
     with pytest.raises(SourceError, match="the table of customers was recreated"):
         upstream.count()
@@ -187,7 +187,7 @@ def test_ids_of_earlier_releases_do_not_count_for_a_recreated_table(
     counts.create_if_missing("grp STRING, n BIGINT")
     earlier = spark.createDataFrame([("a", 2)], "grp STRING, n BIGINT")
     counts.write(earlier, "append", applied={"customers→counts": 1})
-    upstream.make_anew((7, "c"))
+    upstream.recreate((7, "c"))
     upstream.change((8, "c"))
 
     with pytest.raises(SourceError, match="was recreated"):

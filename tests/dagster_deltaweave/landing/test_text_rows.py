@@ -59,7 +59,7 @@ def test_csv_columns_are_found_by_header_and_json_columns_by_name(
     (path / "b.csv_gz").rename(path / "b.csv.gz")
     (path / "b.csv.gz").write_bytes(gzip.compress(turned.encode()))
     assert rows(read(path)) == ROWS | {(3, "y, 'z'", Decimal("3.10"), "2026-11-02")}
-    # A file by itself, and columns of which one alone is read.
+    # A file by itself, and one column alone.
     assert rows(read(path / "a.csv")) == ROWS
     assert [row.id for row in read(path / "a.csv").select("id").collect()] == [1, 2]
     # Without a header, the columns are in the order of the schema.
@@ -106,12 +106,12 @@ def test_a_row_that_does_not_fit_is_named_by_file_line_and_column(
             ("no,x,1,", ["id"]),
             ("1", []),
         ]
-    # Of JSON, too, a row is bad whatever is read of it.
+    # A row of JSON, too, is bad whatever is read of it.
     path = landed(a_json='{"id":1,"a name":"x"}\n{"id":"no","a name":"y"}\n')
     kept = read(path, format="json", rescued=beside)
     assert kept.select("a name").collect() == [("x",)]
     assert kept.count() == 1
-    # Files that are replaced after they were looked through are not read without a word.
+    # Reading files that were replaced after the look fails.
     late = read(landed(a_csv=CSV))
     (path / "a.csv").write_text(CSV + "no,x,1,\n")
     with pytest.raises(Exception, match="a row does not fit the schema: no,x,1,"):

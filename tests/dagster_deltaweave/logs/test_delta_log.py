@@ -1,4 +1,4 @@
-"""The table sensor over logs that begin anew, are cleaned up, or hold what is strange."""
+"""The table sensor over logs that start over, are cleaned up, or hold strange entries."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_versions_without_a_time_of_their_own_are_known_by_their_files(
     sensor = sensor_on(events)
     log = events / "_delta_log"
     seen = []
-    for seconds in (1_000_000_000, 2_000_000_000):  # the table is made anew
+    for seconds in (1_000_000_000, 2_000_000_000):  # the table is recreated
         log.mkdir(parents=True, exist_ok=True)
         add = {"path": "f", "partitionValues": {}, "dataChange": True}
         (log / f"{0:020}.json").write_text(json.dumps({"add": add}))
@@ -86,7 +86,7 @@ def test_a_cursor_of_an_earlier_release_without_time_continues(
     same = tick(sensor, instance, json.dumps(kept))
     commit(1, "tue")
     more = tick(sensor, instance, json.dumps(kept))
-    # Of a table whose commits have times, it is of another table.
+    # If commits have times, it belongs to another table.
     append(events.parent / "dated", ("mon", 1))
 
     assert (requested(same), requested(more)) == ([], ["tue"])

@@ -92,7 +92,7 @@ SUCCESS, FAILURE = DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE
 
 
 class Shop:
-    """Days that land, a sensor, and runs that merge them into tables, of which only logs are made.
+    """Days that land, a sensor, and runs that merge them into tables, which are logs alone.
 
     Runs are made as Dagster makes them, and keep the order of partitions as real ones do.
     """
@@ -117,7 +117,7 @@ class Shop:
         self.is_of_job = False  # whether the target is a job
         self.target_of: Callable[[AssetsDefinition], Any] | None = None
         self.is_empty = False  # whether assets return None
-        self.empty: set[str] = set()  # assets of which functions return None
+        self.empty: set[str] = set()  # assets whose functions return None
         self.is_one_step = False  # whether one function makes all assets, which are appended to
 
     @property
@@ -775,7 +775,7 @@ def test_a_table_that_has_no_row_yet_makes_no_other_one_merge_twice(
 
 
 def test_a_run_of_an_earlier_release_counts_by_the_logs_of_its_tables(shop: Shop) -> None:
-    """Its tag does not say of which of its tables it is."""
+    """Its tag does not name one of its tables."""
     shop.others = {"rejects": APPEND}
     shop.land("day-1")
     [request] = shop.tick().run_requests or []

@@ -347,7 +347,7 @@ def test_an_asset_with_a_declared_write_reads_no_other_assets_table(
 def test_what_cannot_be_read_is_not_taken_for_no_table(
     spark: SparkSession, run: Materialize, schemas: list[str], tmp_path: Path
 ) -> None:
-    """An asset whose table at its key has a feature of a later Delta does not begin anew."""
+    """An asset whose table at its key has a feature of a later Delta does not start over."""
     log = tmp_path / "tables" / "orders" / "_delta_log"
     log.mkdir(parents=True)
     protocol = {"minReaderVersion": 3, "minWriterVersion": 7}

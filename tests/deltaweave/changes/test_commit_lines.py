@@ -101,7 +101,7 @@ TO_A, TO_NONE = "-b -c", "-a -b -c"
         ([CREATED, A, GONE_A, B, by_time("-b", hours=-12, minutes=10)], [4, 0]),
         # Nothing is where it was added a second time.
         ([CREATED, A, B, ANALYZED, C, by_time("-c -b", hours=1)], [5, 1, 0]),
-        # The commit that added that file is gone.
+        # The commit that added that file was cleaned up.
         ([None, None, B, ANALYZED, C, by_time("-c", hours=3)], [5, 3, 2]),
         # Log cleanup deleted that version, and the next.
         ([None, None, B, C, by_time(TO_A, hours=1)], [4]),
@@ -122,7 +122,7 @@ def test_a_version_consists_of_the_commits_whose_files_it_has(
 
 
 @pytest.mark.parametrize("text", ["2026-03-04 00:00:00.0", "2026-03-04 00:00:00.12", "2026-03-04"])
-def test_files_of_which_a_commit_only_says_more_are_no_new_ones(text: str) -> None:
+def test_files_whose_statistics_a_commit_computes_are_not_new(text: str) -> None:
     """Their own commits are more than a day older than the RESTORE's time, and not read."""
     to_five = Written("-d", None, "RESTORE", {"timestamp": text})
     commits = [CREATED, A, B, NOTHING, NOTHING, C, Written("+d"), ANALYZED, to_five]

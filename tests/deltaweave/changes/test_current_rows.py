@@ -163,7 +163,7 @@ def test_a_null_that_is_meant_differs_from_a_column_that_is_missing(
     rows = apply(
         [Event(1, 1, 10, "a"), Event(2, 1, 10, "a"), Event(3, 1, 10, "a")],
         [Event(1, 2, None, "b", present=("w",)), Event(2, 2, None, "b", present=("v",))],
-        [Event(3, 2, None, "b")],  # speaks of all
+        [Event(3, 2, None, "b")],  # sets all
         **PARTIAL,
     )
     assert rows == {(1, 10, "b"), (2, None, "a"), (3, None, "b")}

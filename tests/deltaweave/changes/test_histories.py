@@ -283,7 +283,7 @@ def test_columns_that_come_while_a_batch_is_read_begin_versions(
     assert {tuple(row) for row in found} == {(1, 1, None, began, 3), (1, 1, 5, 3, None)}
 
 
-# Of each job, the tracked columns (None for all), and events by case: (at, a, b), or a delete's at.
+# By job: the tracked columns (None for all), and events by case: (at, a, b), or a delete's at.
 JOBS: list[tuple[Sequence[str] | None, dict[str, list[tuple[int, ...]]]]] = [
     (
         None,

@@ -19,7 +19,7 @@ from tests.support.settings import configured
 
 pytestmark = pytest.mark.minutes
 
-# Keys, other columns, what orders events, what says what they do, what they speak of.
+# Keys, other columns, the columns with order, operation and columns of events.
 K1, K2 = "k.1", "se`lect"
 V, W = 'a b\'s "ü"', "new\nline.`x`"
 AT, OP, PRESENT = "at.s", "order by", "t.*"
@@ -54,7 +54,7 @@ BATCHES = [
 ]
 
 
-def test_current_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_current_rows_take_any_names(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "tä ble.1's %20")
     partial = {**ARGUMENTS, "present_columns": PRESENT}
     for batch in [*BATCHES, [(None, None, None, None, 2, "t", None)]]:
@@ -66,7 +66,9 @@ def test_current_rows(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tracked", [None, [V]], ids=["all", "tracked"])
-def test_histories(spark: SparkSession, tmp_path: Path, tracked: list[str] | None) -> None:
+def test_histories_take_any_names(
+    spark: SparkSession, tmp_path: Path, tracked: list[str] | None
+) -> None:
     path = str(tmp_path / "t")
     rows = [
         [(1, "x", 10, 1, 1, "", None), (1, "x", 10, 1, 4, "", None), (2, "x", 0, 0, 5, "d", None)],
@@ -90,7 +92,7 @@ def test_histories(spark: SparkSession, tmp_path: Path, tracked: list[str] | Non
     }
 
 
-def test_merge_on_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_merge_on_read_takes_any_names(spark: SparkSession, tmp_path: Path) -> None:
     orders = MergeOnReadTable(
         spark, str(tmp_path / "base"), **ARGUMENTS, partition_by=[K2], inserts=f"{quoted(K1)} = 5"
     )
@@ -110,7 +112,7 @@ def test_merge_on_read(spark: SparkSession, tmp_path: Path) -> None:
     assert found(orders.read_optimized(), K1, K2, V, W) == expected
 
 
-def test_functions_of_tables(spark: SparkSession, tmp_path: Path) -> None:
+def test_functions_of_tables_take_any_names(spark: SparkSession, tmp_path: Path) -> None:
     table = Table(spark, str(tmp_path / "t.able's"))
     schema = StructType().add(K1, IntegerType()).add(K2, StringType()).add(V, IntegerType())
     properties = {
@@ -126,7 +128,7 @@ def test_functions_of_tables(spark: SparkSession, tmp_path: Path) -> None:
     assert table.index_keys(K1) == 2
     source = spark.createDataFrame([(1, "x", 10), (4, "z", 4)], schema)
     on = f"t.{quoted(K1)} = s.{quoted(K1)}"
-    # Not by *, of which Delta makes names that it does not quote.
+    # Not by *: Delta expands it to names that it does not quote.
     every = {quoted(name): column("s", name) for name in (K1, K2, V)}
     merge = table.merge(source, on=on).when_matched_update(every)
     result = merge.when_not_matched_insert(every).execute()
@@ -167,7 +169,7 @@ def test_an_error_gives_the_statement_that_adds_columns_of_any_name(
     assert (row.s["t`,u"][0]["m.n"], row.l[0]["a=b"], row["x \n y"]) == (2, 3, {"a": 4})
 
 
-def test_a_table_of_a_catalog(spark: SparkSession) -> None:
+def test_a_table_of_a_catalog_takes_any_names(spark: SparkSession) -> None:
     name = "default.`select`"
     spark.sql(f"CREATE TABLE {name} ({quoted(K1)} INT, v INT) USING delta")
     try:

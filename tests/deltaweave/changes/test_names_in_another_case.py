@@ -55,7 +55,9 @@ FIRST: list[Event] = [
 ]
 
 
-def test_current_rows(spark: SparkSession, tmp_path: Path, upper: str) -> None:
+def test_current_rows_take_names_in_another_case(
+    spark: SparkSession, tmp_path: Path, upper: str
+) -> None:
     path = str(tmp_path / "t")
     later: list[list[Event]] = [
         [(1, "x", 11, 0, 3, "", ["v"]), (2, "x", None, None, 3, "d", None)],
@@ -78,7 +80,9 @@ def test_current_rows(spark: SparkSession, tmp_path: Path, upper: str) -> None:
     check(Table(spark, path).read(), expected, upper)
 
 
-def test_histories(spark: SparkSession, tmp_path: Path, upper: str) -> None:
+def test_histories_take_names_in_another_case(
+    spark: SparkSession, tmp_path: Path, upper: str
+) -> None:
     path = str(tmp_path / "t")
     later: list[list[Event]] = [
         [(1, "x", 10, 12, 2, "", None), (1, "x", 11, 11, 4, "", None)],
@@ -103,7 +107,9 @@ def test_histories(spark: SparkSession, tmp_path: Path, upper: str) -> None:
     assert rows.columns[:4] == spelled("k l v w", "table", upper)
 
 
-def test_merge_on_read(spark: SparkSession, tmp_path: Path, upper: str) -> None:
+def test_merge_on_read_takes_names_in_another_case(
+    spark: SparkSession, tmp_path: Path, upper: str
+) -> None:
     path = str(tmp_path / "base")
     first = MergeOnReadTable(spark, path, **arguments("table", upper))
     first.append(frame(spark, FIRST, "table", upper))

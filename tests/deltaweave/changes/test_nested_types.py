@@ -104,7 +104,9 @@ def as_numbers(rows: DataFrame, *names: str) -> set[tuple[Any, ...]]:
 
 @pytest.mark.minutes
 @orders(FURTHER, FULL)
-def test_current_rows(spark: SparkSession, tmp_path: Path, first: bool, then: bool) -> None:
+def test_current_rows_take_nested_types(
+    spark: SparkSession, tmp_path: Path, first: bool, then: bool
+) -> None:
     path = str(tmp_path / "t")
     for batch, may_be_null in zip([*BATCHES, LAST], [first, then, first], strict=True):
         deltaweave.apply_changes(spark, path, events(spark, batch, may_be_null), **ARGUMENTS)
@@ -123,7 +125,7 @@ def test_current_rows(spark: SparkSession, tmp_path: Path, first: bool, then: bo
         pytest.param(False, False, ["map", "struct"], marks=FULL),
     ],
 )
-def test_histories(
+def test_histories_take_nested_types(
     spark: SparkSession, tmp_path: Path, first: bool, then: bool, tracked: list[str] | None
 ) -> None:
     path = str(tmp_path / "t")
@@ -167,7 +169,9 @@ def test_texts_with_a_collation_are_tracked_by_their_bytes(
 
 @pytest.mark.minutes
 @orders(FULL, FURTHER)
-def test_merge_on_read(spark: SparkSession, tmp_path: Path, first: bool, then: bool) -> None:
+def test_merge_on_read_takes_nested_types(
+    spark: SparkSession, tmp_path: Path, first: bool, then: bool
+) -> None:
     orders = MergeOnReadTable(spark, str(tmp_path / "base"), **ARGUMENTS)
     for batch, may_be_null in zip(BATCHES, [first, then], strict=True):
         orders.append(events(spark, batch, may_be_null))
@@ -182,7 +186,7 @@ def test_merge_on_read(spark: SparkSession, tmp_path: Path, first: bool, then: b
 
 @FURTHER
 @pytest.mark.parametrize("scd_type", [1, 2])
-def test_a_table_of_which_the_user_requires_nested_values(
+def test_a_user_may_require_nested_values_of_a_table(
     spark: SparkSession, tmp_path: Path, scd_type: Any
 ) -> None:
     path = str(tmp_path / "t")

@@ -1,4 +1,4 @@
-"""Changes of another log, whose positions begin anew, are an error or come in their epoch."""
+"""Changes of another log, whose positions start over, are an error or come in their epoch."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_changes_of_another_log_are_an_error_until_they_have_an_epoch(
 ) -> None:
     target = Target(spark, str(tmp_path / "t"), kind)
     target.apply(changes(spark, *HELD))
-    # Of one log: late, repeated and shuffled; clocks that differ by less than an hour; a snapshot
+    # In one log: late, repeated and shuffled; clocks that differ by less than an hour; a snapshot
     # that read rows long after its position; a message without a time.
     target.apply(
         changes(

@@ -17,7 +17,7 @@ import deltaweave
 from deltaweave import FROM_DEBEZIUM, Table, debezium_changes
 from tests.deltaweave.changes.debezium_messages import FOLDER, messages, recordings
 
-# Recordings of which other tests read the tables: they have no envelopes, or another log.
+# Recordings whose tables other tests read: they have no envelopes, or another log.
 NO_ENVELOPES = ("flattened", "other_log")
 
 CONNECTORS: dict[str, Any] = {"postgresql": "postgresql", "mariadb": "mysql"}
@@ -35,7 +35,7 @@ WRITTEN_BY_MODE = ("DECIMAL", "DATE", "TIMESTAMP", "BINARY", "MAP")
 
 @dataclass(frozen=True)
 class Recorded:
-    """A table of which there are recordings.
+    """A table that was recorded.
 
     Attributes:
         database: Its database.
@@ -254,7 +254,7 @@ def test_recorded_changes_make_the_rows_of_the_database(
     # Recordings have the same changes at the same positions, so one table can hold all of them.
     events = reduce(
         lambda some, more: some.unionByName(more, allowMissingColumns=True),
-        # Kept: the plan that reads a wide table is long, and each query that has it plans it anew.
+        # Kept: the plan that reads a wide table is long, and each query plans it again.
         [changes_of(spark, recorded, mode).localCheckpoint() for mode in modes],
     )
     path = str(tmp_path / "t")
@@ -303,7 +303,7 @@ def read_of(
     return debezium_changes(kafka, schema=schema, connector=connector, rescues=True, **arguments)
 
 
-# Of each database, the times that Spark lacks or the connector changes, and what is read of rows.
+# By database: the times that Spark lacks or the connector changes, and what is read of rows.
 FINITE = ("2024-02-29 00:00:00", "2024-02-29 00:00:00")
 OUT_OF_RANGE: dict[str, tuple[str, dict[int, set[Any]]]] = {
     "postgresql": (

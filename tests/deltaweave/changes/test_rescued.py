@@ -97,7 +97,7 @@ def test_messages_that_cannot_be_applied_are_kept_aside_once(
     if beside == "named":
         beside = str(tmp_path / "quarantine of orders")
     path = str(tmp_path / "orders")
-    for _ in range(2):  # as a run that is done again
+    for _ in range(2):  # as a run that is retried
         after = way(spark, path, changes(spark, MESSAGES), kind, beside)
         rows = after.select("id", F.col("at").cast("string"), "name").collect()
         assert sorted(map(tuple, rows)) == AFTER
@@ -362,7 +362,7 @@ def test_events_are_not_put_aside_into_the_table_itself(
 
 
 @pytest.mark.minutes
-def test_a_batch_of_which_nothing_can_be_applied_changes_nothing(
+def test_a_batch_whose_events_are_all_put_aside_changes_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "t")

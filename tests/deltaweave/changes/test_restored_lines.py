@@ -113,7 +113,7 @@ def test_a_restored_base_has_its_batches_in_any_zone_and_with_any_log(
     spark.sql(f"RESTORE TABLE {base} TO VERSION AS OF {deleted}")
     restored = table.base.version()
     assert table.purge() == 2
-    # First, RESTORE's version is gone, and then all before it, too.
+    # First, RESTORE's version is cleaned up, and then all before it, too.
     for until, batch in ((deleted, 2), (restored - 1, 0)):
         clean_up(spark, tmp_path / "base", until)
         assert merged() == (batch, batch)
@@ -125,7 +125,7 @@ def test_a_batch_that_a_restore_took_back_is_applied_again_as_a_whole(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
     lake = Lake(spark, tmp_path, KINDS[kind])
-    # Upserts and a delete, of which each half would show.
+    # Upserts and a delete: applying only half of them would show.
     batch = [Event(1, 20, 7, "g"), delete(2, 20), Event(4, 20, 8, "h")]
     inserted = lake.apply(INSERTS)
     applied = lake.apply(batch, pair=("topic", 1))
@@ -141,7 +141,7 @@ def test_a_batch_that_a_restore_took_back_is_applied_again_as_a_whole(
     assert lake.rows_after_late_events() == lake.expected(INSERTS, batch, OTHERS)
 
 
-# Batches of one stream: upserts and a delete of each, of which a half would show.
+# Batches of one stream, each with upserts and a delete: half of one would show.
 STREAM = {
     1: INSERTS,
     2: [Event(1, 20, 7, "g"), delete(2, 20), Event(4, 20, 8, "h")],
@@ -431,10 +431,10 @@ def test_a_clone_remembers_nothing_of_a_table_that_took_its_sources_place(
     else:
         (tmp_path / "table").rename(tmp_path / "before")
         remembered = [event for event in DELETES if event.op != "delete"]
-        remembered += [delete(1, 5)]  # its row is gone, and what deleted it is forgotten
+        remembered += [delete(1, 5)]  # its row was deleted, and what deleted it is forgotten
     for number in range(4):
         lake.apply([delete(2, 99), Event(50 + number, 1)])
-    if how == "removed":  # but for its data files, which the clone has
+    if how == "removed":  # except its data files, which the clone has
         for file in (tmp_path / "before").glob("*.*"):
             file.rename(tmp_path / "table" / file.name)
     assert lake.rows_after_late_events("clone") == lake.expected(INSERTS, remembered)

@@ -95,7 +95,7 @@ class Lake:
         )
 
     def replace(self, mapping: str = "none") -> None:
-        """Make the table anew in its place, with a mode of column mapping."""
+        """Recreate the table in its place, with a mode of column mapping."""
         path, name = self.folder / "table", "replaced_changes"
         self.spark.sql(f"CREATE TABLE {name} USING delta LOCATION '{path}'")
         try:
@@ -148,7 +148,7 @@ def test_late_events_find_restored_rows_as_they_were(spark: SparkSession, tmp_pa
     assert lake.rows_after_late_events() == {(1, 5, "a"), (2, 6, "b")}
 
 
-# Tables of whole events remember as those of partial events do, but for the columns. Histories are
+# Tables of whole events remember as those of partial events do, except the columns. Histories are
 # also restored by time, in another zone: `test_restored_lines`.
 @pytest.mark.minutes
 @pytest.mark.parametrize("kind", ["current rows of partial events", "histories"])
@@ -387,7 +387,7 @@ def test_a_clone_knows_the_event_that_emptied_its_source(
     # The first is from before the source was emptied.
     assert apply("clone", (1, 50, "u"), (2, 150, "u")) == {2}
     assert apply("clone", (3, 60, "u")) == {2}
-    # Of a table in whose place a clone is, nothing counts.
+    # Nothing counts of a table that a clone replaced.
     assert apply("replaced", (1, 1, "u"), (None, 1000, "t")) == set()
     spark.sql(
         f"CREATE OR REPLACE TABLE delta.`{tmp_path}/replaced` "

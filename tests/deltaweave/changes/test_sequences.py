@@ -15,7 +15,7 @@ from deltaweave import MergeOnReadTable, Table
 from deltaweave.changes.events import SEQUENCE, EventShape, read_events
 from deltaweave.errors import SourceError
 
-# Of each type, two values that follow each other: the later one empties the table.
+# By type: two values that follow each other: the later one empties the table.
 LATER = {
     "TINYINT": ("-128", "127"),
     "BIGINT": ("-9223372036854775808", "9223372036854775807"),

@@ -45,7 +45,9 @@ def found(rows: DataFrame, *names: str) -> set[tuple[Any, ...]]:
 
 
 @EVERY
-def test_current_rows(spark: SparkSession, tmp_path: Path, settings: dict[str, str]) -> None:
+def test_current_rows_are_the_same_with_any_settings(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, str]
+) -> None:
     path = str(tmp_path / "t")
     partial = {**ARGUMENTS, "ignore_null_updates": True}
     with configured(spark, settings):
@@ -57,7 +59,9 @@ def test_current_rows(spark: SparkSession, tmp_path: Path, settings: dict[str, s
 
 
 @EVERY
-def test_histories(spark: SparkSession, tmp_path: Path, settings: dict[str, str]) -> None:
+def test_histories_are_the_same_with_any_settings(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, str]
+) -> None:
     path = str(tmp_path / "t")
     with configured(spark, settings):
         for batch in range(2):
@@ -73,7 +77,9 @@ def test_histories(spark: SparkSession, tmp_path: Path, settings: dict[str, str]
 
 
 @EVERY
-def test_merge_on_read(spark: SparkSession, tmp_path: Path, settings: dict[str, str]) -> None:
+def test_merge_on_read_is_the_same_with_any_settings(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, str]
+) -> None:
     orders = MergeOnReadTable(
         spark, str(tmp_path / "base"), **ARGUMENTS, partition_by=[P], inserts=f"{quoted(K)} = 9"
     )

@@ -16,7 +16,7 @@ from deltaweave import MergeOnReadTable, Table
 from deltaweave.changes.events import SEQUENCE, EventShape, read_events
 from deltaweave.errors import SourceError
 
-# Two values of a type, of which neither must count as the other.
+# Two values of a type; neither must count as the other.
 DIFFERENT = {
     "nulls of columns": ("a INT, b INT", "1, NULL", "NULL, 1"),
     "nulls in a struct": (
@@ -165,7 +165,7 @@ TIED: dict[str, tuple[list[tuple[Any, ...]], set[tuple[Any, ...]]]] = {
     "names in other cases": ([(1, 2, None, 2, ["V"]), (1, None, 2, 2, ["W"])], {(2, 2)}),
     "a null that is set": ([(1, None, None, 2, ["v"]), (1, None, 2, 2, ["w"])], {(None, 2)}),
     "one column twice": ([(1, 2, None, 2, ["v"]), (1, 3, None, 2, ["v"])], {(2, 1), (3, 1)}),
-    "three of which one sets all": (
+    "three, one sets all": (
         [(1, 2, None, 2, ["v"]), (1, None, 2, 2, ["w"]), (1, 3, 3, 2, None)],
         set(itertools.product((2, 3), (2, 3))),  # of each column, the one with the greater digest
     ),
@@ -213,9 +213,7 @@ def test_tied_events_that_set_different_columns_all_count_in_any_order(
         assert set(found[tied]) <= possible, (tied, found[tied])
 
 
-def test_events_that_set_a_column_that_there_is_not_are_refused(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_events_that_set_a_missing_column_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     source = spark.createDataFrame([(1, 2, 2, 2, ["v", "x"])], PARTIAL_EVENTS)
     with pytest.raises(SourceError, match=r"k=1 at 2 has the name of a missing column: x"):

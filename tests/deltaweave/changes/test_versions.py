@@ -215,7 +215,7 @@ def test_a_recreated_table_forgets_what_the_one_before_remembered(
     path = str(tmp_path / "t")
     schema = Table(spark, path).read().schema
     DeltaTable.replace(spark).location(path).addColumns(schema).execute()
-    # Another database, whose log begins anew.
+    # Another database, whose log starts over.
     apply(Event(1, 1, 10), delete(2, 2), Event(3, 1, 30), **arguments)
     apply(Event(2, 1, 20), **arguments)  # late, as the new table remembers
     assert rows(spark, tmp_path) == (

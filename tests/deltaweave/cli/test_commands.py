@@ -252,7 +252,7 @@ def test_what_is_wrong_is_written_to_the_standard_error(
     assert "Traceback" not in result.output
 
 
-def test_a_merge_of_which_nobody_knows_ends_with_a_code_of_its_own(
+def test_a_merge_in_an_unknown_state_has_its_own_exit_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def unknown(*_: object, **__: object) -> None:

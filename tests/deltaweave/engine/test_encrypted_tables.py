@@ -212,7 +212,7 @@ def test_what_keeps_rows_beside_an_encrypted_table_is_encrypted_too(
 
 
 def existing(properties: dict[str, str]) -> Table:
-    """A table of which nothing else is asked."""
+    """A table with these properties alone."""
     metadata = SimpleNamespace(properties=properties)
     snapshot = SimpleNamespace(metadata=metadata)
     table = SimpleNamespace(exists=lambda: True, snapshot=lambda: snapshot, path_or_name="t")

@@ -112,7 +112,7 @@ def test_written_files_hold_the_tables_columns_alone(table: Table) -> None:
     assert {tuple(pq.read_schema(file).names) for file in files} == {("k", "v")}
 
 
-def test_an_idempotency_pair_is_applied_once(table: Table) -> None:
+def test_a_transaction_id_is_applied_once(table: Table) -> None:
     first = upsert(table, [(1, 100)], idempotency=("loader", 7))
     again = upsert(table, [(1, 101)], idempotency=("loader", 7))
     older = upsert(table, [(1, 102)], idempotency=("loader", 6))
@@ -134,14 +134,14 @@ def test_an_idempotency_pair_is_applied_once(table: Table) -> None:
     ]
 
 
-def test_an_idempotency_pair_is_in_the_commit_of_its_merge(table: Table) -> None:
+def test_a_transaction_id_is_in_the_commit_of_its_merge(table: Table) -> None:
     result = upsert(table, [(1, 100)], idempotency=("loader", 7))
     assert result.version is not None
     [pair] = [each["txn"] for each in actions(table.path_or_name, result.version) if "txn" in each]
     assert (pair["appId"], pair["version"]) == ("loader", 7)
 
 
-def test_an_idempotency_pair_is_kept_though_nothing_changes(table: Table) -> None:
+def test_a_transaction_id_is_kept_though_nothing_changes(table: Table) -> None:
     upsert(table, [], idempotency=("loader", 7))
     assert table.last_applied("loader") == 7
 
@@ -227,8 +227,8 @@ def test_statistics_of_written_files_count_every_row_and_bound_every_key(table: 
         assert (low, high) == (min(keys), max(keys))
 
 
-# The files by which versions differ are found in the versions' checksums, or by a query. A file of
-# which rows were marked as deleted is another one.
+# The files by which versions differ are found in the versions' checksums, or by a query. A file
+# whose rows were marked as deleted is another one.
 @pytest.mark.minutes
 @pytest.mark.parametrize(("in_checksum", "vectors"), [("true", "true"), ("false", "false")])
 def test_touched_rows_give_the_change_of_a_sum_over_several_merges(

@@ -57,7 +57,7 @@ def path(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) ->
 
 
 def failing_late(spark: SparkSession) -> Any:
-    """Rows of two tasks, of which the first writes its file and the second fails."""
+    """Rows of two tasks: the first writes its file, the second fails."""
     rows = frame(spark, [(5, 1, "a"), (6, 0, "a")], SCHEMA, files=2)
     return rows.selectExpr("k", "CAST(100 / v AS INT) AS v", "p")
 
@@ -234,7 +234,7 @@ def test_a_write_under_way_conflicts_where_its_table_is_made_otherwise(
 def test_rows_that_come_just_before_a_table_is_made_otherwise_stay(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the look at the table, to which nothing was written, and its making anew."""
+    """Between the look at the table, which is empty, and its recreation."""
     table = Table(spark, str(tmp_path / "shared"))
     table.create_if_missing(SCHEMA, for_a_write=True)
     recreate_empty = table_module.recreate_empty

@@ -44,7 +44,7 @@ def ids(table: Table) -> dict[int, int]:
 @pytest.mark.parametrize(
     "kind",
     [
-        # With a feed is told by the last one, which has vectors, too.
+        # The last one has a feed, and vectors, too.
         pytest.param(kind, marks=pytest.mark.full_matrix if kind in ("feed", "vectors") else ())
         for kind in TABLES
     ],

@@ -86,7 +86,7 @@ def test_only_files_that_may_hold_a_key_are_read_also_after_merges(
 
     first = upserted(table, [7, 33, 100], -2)  # two files and a new key
     assert first.metrics["numTargetFilesAfterSkipping"] == 2
-    again = upserted(table, [7, 100], -3)  # which the first merge has written anew
+    again = upserted(table, [7, 100], -3)  # which the first merge has rewritten
     most = 3 if properties else 2  # a marked row's key is still in its file's filter
     assert again.metrics["numTargetFilesAfterSkipping"] <= most
     none = upserted(table, [200], -4)
@@ -126,7 +126,7 @@ def test_a_recreated_table_is_not_pruned_by_the_old_tables_index(
         (path / "_delta_log" / f"{version:020}.json").write_text(actions)
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
     assert upserted(table, [2], -1).metrics["numTargetRowsUpdated"] == 1
-    # An earlier release's index, too, is not asked, and is built anew.
+    # An earlier release's index, too, is not asked, and is rebuilt.
     shutil.rmtree(path / "_deltaweave_keys")
     spark.createDataFrame(old).write.format("delta").save(str(path / "_deltaweave_keys"))
     assert upserted(table, [3], -1).metrics["numTargetRowsUpdated"] == 1
@@ -147,7 +147,7 @@ def test_files_that_the_index_does_not_know_are_read(spark: SparkSession, tmp_pa
     shutil.rmtree(path / "_deltaweave_keys")
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
     assert upserted(table, [50], -2).metrics["numTargetFilesAfterSkipping"] == 9
-    # It was built anew, for all files, after that merge.
+    # It was rebuilt, for all files, after that merge.
     assert upserted(table, [50], -3).metrics["numTargetFilesAfterSkipping"] == 1
     assert values(table)[key(50)] == -3
 
@@ -339,7 +339,7 @@ def test_no_key_that_a_file_holds_is_ever_denied(files: list[list[int | None]]) 
             assert any(row["may_hold"] for row in answers if row["path"] == f"file-{n}")
 
 
-def test_other_keys_are_denied_but_for_a_few() -> None:
+def test_filters_deny_nearly_all_other_keys() -> None:
     random = np.random.default_rng(seed=3)
     held, others = random.integers(-(2**63), 2**63, (2, 20_000), dtype=np.int64)
     batch = pa.record_batch([pa.array(["file"] * len(held)), pa.array(held)], ["location", "hash"])

@@ -260,7 +260,7 @@ def test_keys_beyond_the_type_of_an_old_file_hide_none_of_its_rows(
         _, wide, low, high = WIDENED[name]
         column, *nested = key_path.split(".")
         written = clauses.format(column=column, value="struct(s.k)" if nested else "s.k")
-        # Of many keys the ends are pushed, of few each; and what ON says of the target alone.
+        # The ends of many keys are pushed, each of few; and what ON says of the target alone.
         for far, numbers, also in ((high, range(1, 11), ""), (low, [20], f"AND t.{key_path} >= ")):
             keys = [*(as_key(str(number), wide) for number in numbers), f"CAST({far} AS {wide})"]
             source = f"(SELECT k, 1 AS v FROM VALUES ({'), ('.join(keys)}) AS (k))"

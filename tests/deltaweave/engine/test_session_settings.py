@@ -66,7 +66,7 @@ def upsert(table: Table, k: int, v: int) -> MergeResult:
     return merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
 
-def test_the_sessions_idempotency_pair_is_applied_once(table: Table) -> None:
+def test_the_sessions_transaction_id_is_applied_once(table: Table) -> None:
     with configured(table.spark, {APPLICATION: "nightly", VERSION: "3"}):
         first, again = upsert(table, 1, 100), upsert(table, 1, 101)
     assert (first.version, again.version, again.strategy) == (1, None, "already-applied")
@@ -126,7 +126,7 @@ def test_back_quotes_enclose_names_where_a_session_takes_patterns(
     assert rows_as_text(table.read().collect()) == ["(1, 11)", "(2, 22)", "(3, 30)"]
 
 
-def test_half_an_idempotency_pair_is_refused(table: Table) -> None:
+def test_half_a_transaction_id_is_refused(table: Table) -> None:
     with (
         configured(table.spark, {APPLICATION: "nightly"}),
         pytest.raises(errors.StatementError, match="txnVersion"),

@@ -117,7 +117,7 @@ def test_files_that_a_condition_rules_out_are_not_read(
 
 @pytest.fixture(scope="module")
 def three_files(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A table of a row in each file, the first of which alone meets the conditions above."""
+    """A table of a row in each file; only the first one meets the conditions above."""
     path = str(tmp_path_factory.mktemp("three") / "table")
     rows = [
         (10, 10, date(2024, 1, 1), "apple"),

@@ -126,7 +126,7 @@ def test_rows_of_a_first_load_and_of_a_big_source_are_accounted_for(
     monkeypatch.setattr(limits, "MAX_COLLECTED_NUMBERS", 1)
     big = merged(table, UPSERT_AND_DELETE)
 
-    # Of the first, only (1), (4) are inserted; then both are updated.
+    # The first one only inserts (1), (4); then both are updated.
     assert (first.num_source_rows_unaffected, accounted(first)) == (4, (6, 6))
     assert (big.num_source_rows_unaffected, accounted(big)) == (4, (6, 6))
 

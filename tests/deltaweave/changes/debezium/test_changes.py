@@ -144,7 +144,7 @@ def test_arguments_that_do_not_fit_are_refused(
         debezium_changes(frame, **{"schema": "id INT", "connector": "postgresql", **arguments})
 
 
-# Of each connector, `source` of a snapshot's row, as Debezium 3 fills it, and of changes after it.
+# By connector: `source` of a snapshot's row, as Debezium 3 fills it, and of changes after it.
 SOURCES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     "sqlserver": (
         [
@@ -204,7 +204,7 @@ def test_rows_of_a_snapshot_come_before_the_changes_of_the_log(
 
 # `source` of changes of one key, as they were sent.
 AT_ONE_POSITION: dict[str, list[dict[str, Any]]] = {
-    # Three statements of a compressed transaction: each counts its rows anew.
+    # Three statements of a compressed transaction: each counts its rows from 0.
     "mysql": [{"file": "binlog.000002", "pos": 10, "row": row} for row in (5, 0, 1)],
     # Two transactions.
     "oracle": [{"scn": "100", "txSeq": n} for n in (1, 2, 1)],

@@ -174,7 +174,7 @@ def test_a_placeholder_in_any_form_leaves_the_value_as_it_is(
         assert [row.asDict() for row in table.select(*kept).orderBy("id").collect()] == expected
 
 
-# Of each column: its type; a value with the placeholder in it, as JSON and decoded.
+# By column: its type; a value with the placeholder in it, as JSON and decoded.
 WITHIN: dict[str, tuple[str, Any]] = {
     "array, among others": ("ARRAY<STRING>", ["a", DEFAULT]),
     "array, twice": ("ARRAY<STRING>", [DEFAULT, DEFAULT]),

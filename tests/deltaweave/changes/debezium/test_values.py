@@ -132,7 +132,7 @@ def test_times_of_every_kind_are_the_databases_in_every_zone(
     rows = debezium_changes(
         topic(there, message(after, semantics if has_schema else None)),
         schema=", ".join(f"{name} {of}" for name, of in columns.items()),
-        # Of no effect where messages say the unit.
+        # Without effect where messages say the unit.
         time_unit="micros" if has_schema else units,  # type: ignore[arg-type]
         **MYSQL,
     )

@@ -159,7 +159,7 @@ def _postgres_value(name: str, of: str) -> str:
 
 
 def record_mariadb(folder: Path, kafka: str) -> None:
-    """Record MariaDB's connector in each mode, over the same changes; then over a log anew."""
+    """Record MariaDB's connector in each mode, over the same changes; then over a new log."""
     with running_mariadb(binlog_before="bin.999998") as database:
         database.execute((FOLDER / "mariadb.snapshot.sql").read_text())
         connectors = [

@@ -1,4 +1,4 @@
-"""What a merge-on-read table is told is checked before anything is read or written."""
+"""A merge-on-read table checks its arguments before it reads or writes anything."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def scans(read: DataFrame) -> int:
     return str(read._jdf.queryExecution().optimizedPlan().toString()).count("Relation [")
 
 
-# Of these, logs say from where to where a file's values reach, exactly or nearly.
+# Logs hold the lowest and highest values of these types, exactly or nearly.
 @pytest.mark.minutes
 @pytest.mark.parametrize(
     ("at_type", "first", "later"),
@@ -100,7 +100,7 @@ def test_newer_changes_take_the_place_of_rows(
         pytest.param("DOUBLE", "1", "2", "NaN is in no bounds", marks=pytest.mark.full_matrix),
     ],
 )
-def test_others_are_compared_row_by_row(
+def test_changes_not_newer_by_bounds_are_compared_row_by_row(
     spark: SparkSession, tmp_path: Path, at_type: str, first: str, later: str, why: str
 ) -> None:
     orders = table(spark, tmp_path / "base")

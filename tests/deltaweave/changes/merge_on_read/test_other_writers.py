@@ -279,7 +279,7 @@ def test_a_reader_counts_no_delete_of_a_batch_that_came_after_its_own(
 def test_a_recreated_base_does_not_pass_for_one_with_the_purged_batches(
     spark: SparkSession, tmp_path: Path, how: str
 ) -> None:
-    def make_anew() -> None:
+    def recreate() -> None:
         if how == "removed":
             forget(tmp_path / "base", spark)
         else:
@@ -289,7 +289,7 @@ def test_a_recreated_base_does_not_pass_for_one_with_the_purged_batches(
     append(table, Event(1, 1, 10))
     table.rematerialize()
     append(table, Event(2, 1, 20))
-    make_anew()
+    recreate()
     append(table, Event(3, 1, 30))
     # Nothing was purged: the changeset tells all.
     expected = {(1, 10, None), (2, 20, None), (3, 30, None)}
@@ -297,7 +297,7 @@ def test_a_recreated_base_does_not_pass_for_one_with_the_purged_batches(
     table.rematerialize()
     table.purge()
     assert rows(table.read()) == expected
-    make_anew()
+    recreate()
     append(table, Event(4, 1, 40))
     assert table.purge() == 0
     for step in (table.read, table.rematerialize):
@@ -339,7 +339,7 @@ def test_an_earlier_releases_watermark_counts_until_the_base_has_its_own(
 
 
 def replace_by_an_empty_one(table: Table) -> None:
-    """Make a table anew in its place, as `CREATE OR REPLACE` does: its log goes on."""
+    """Recreate a table in its place, as `CREATE OR REPLACE` does: its log goes on."""
     name, before = "other_writers_replaced", table.id()
     # Delta replaces nothing by its path alone.
     table.spark.sql(f"CREATE TABLE {name} USING delta LOCATION '{table.path_or_name}'")
@@ -453,7 +453,7 @@ def test_deleted_rows_come_back_whether_or_not_their_events_insert(
     assert rows(table.read_optimized()) == after
 
 
-def test_events_with_and_without_a_word_on_inserting_are_read_together(
+def test_events_that_say_if_they_insert_are_read_beside_others(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     telling = opened(spark, tmp_path, inserts="op = 'insert'", apply_as_truncates=None)
@@ -462,7 +462,7 @@ def test_events_with_and_without_a_word_on_inserting_are_read_together(
     append(telling, Event(3, 1, 30, op="insert"), Event(2, 2, 21))
     silent = opened(spark, tmp_path, apply_as_truncates=None)
     append(silent, Event(1, 2, 11), Event(4, 1, 40))
-    append(telling, Event(4, 2, 41))  # whose insert was not told
+    append(telling, Event(4, 2, 41))  # whose insert was not declared
     expected = {(1, 11, None), (2, 21, None), (3, 30, None), (4, 41, None)}
     methods = ("auto", "left_join_inserts", "left_join_anti_join")
     assert seen(telling, methods) == seen(silent, methods) == [expected] * 3
@@ -575,7 +575,7 @@ def test_pending_events_of_some_columns_are_never_read_as_whole(
     version = whole.base.version()
     spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS ({columns})")
     part.append(spark.createDataFrame([(1, 2, 2, None, ["a"])], schema))
-    # Of an event that sets all columns, nothing can be lost.
+    # An event that sets all columns can lose nothing.
     whole.append(spark.createDataFrame([(2, 3, 3, None, None)], schema).drop("p"))
     part.rematerialize()
     spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF {version}")

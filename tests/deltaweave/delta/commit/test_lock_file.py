@@ -360,7 +360,7 @@ def test_what_cannot_be_deleted_after_a_creation_fails_nothing(
     ("holders", "limits"),
     [
         (["one", "one"], 1),
-        (["one", "other", "third", "third"], 3),  # a queue of commits, of which the last one hangs
+        (["one", "other", "third", "third"], 3),  # a queue of commits; the last one hangs
     ],
 )
 def test_the_time_limit_starts_again_when_another_commit_takes_the_lock(
@@ -372,7 +372,7 @@ def test_the_time_limit_starts_again_when_another_commit_takes_the_lock(
         slept.append(seconds)
         clock[0] += seconds
 
-    # Of this module alone: other threads of the process have the real clock.
+    # Only this module's clock: other threads of the process have the real one.
     fake = SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep)
     monkeypatch.setattr(table_lock, "lock_holder", lambda _: next(named))
     monkeypatch.setattr(table_lock, "time", fake)

@@ -44,7 +44,7 @@ def arguments(spark: SparkSession, settings: Mapping[str, str]) -> Mapping[str, 
                 "scheme": "http",
                 "endpoint_override": "store:9000",
                 "force_virtual_addressing": False,
-                "region": "us-east-2",  # as S3A says where nothing tells
+                "region": "us-east-2",  # the default of S3A
             },
         ),
         (

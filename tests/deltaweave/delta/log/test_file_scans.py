@@ -66,7 +66,7 @@ def test_a_scan_keeps_to_its_files(spark: SparkSession, tmp_path: Path) -> None:
     ],
     ids=["partitions", "vectors", "row tracking"],
 )
-def test_delta_lists_files_of_which_there_is_more_to_say(
+def test_delta_lists_files_with_further_fields(
     spark: SparkSession, tmp_path: Path, write: dict[str, object], marked: int
 ) -> None:
     path = str(tmp_path / "table")

@@ -46,7 +46,7 @@ from tests.support.settings import configured
 from tests.support.spark_jobs import jobs_of
 
 HIGHEST = "\U0010ffff"
-EMOJI = "\U0001f600"  # two characters to Java, of which writers may cut off one
+EMOJI = "\U0001f600"  # two characters to Java; writers may cut off one
 
 
 def decimals(*digits: str) -> list[Decimal]:
@@ -334,7 +334,7 @@ AS_WRITTEN: list[tuple[DataType, str, Any, Any]] = [
     (DoubleType(), '"NaN"', None, None),
     (DoubleType(), '"Infinity"', float("inf"), float("inf")),
     (DoubleType(), "1e999", float("inf"), float("inf")),
-    # Of 17 digits or fewer, it may be a double; with more of them it cannot.
+    # With 17 digits or fewer, it may be a double; with more it cannot.
     (
         DecimalType(38, 10),
         "2.0240101e16",

@@ -1,6 +1,6 @@
 """Statements that built-in MERGE gets wrong: the right rows, by hand, and what it does with them.
 
-Once a test here fails because built-in MERGE does right, Delta has mended it.
+Once a test here fails because built-in MERGE does right, Delta has fixed it.
 """
 
 from __future__ import annotations

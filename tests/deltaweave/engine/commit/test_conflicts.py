@@ -51,7 +51,7 @@ OTHERS = {
 
 @pytest.mark.minutes
 @pytest.mark.parametrize("other", OTHERS)
-def test_a_merge_that_lost_is_done_again_after_the_winner(
+def test_a_merge_that_lost_reruns_after_the_winner(
     table: Table, overtaken: Callable[..., None], other: str
 ) -> None:
     target = f"delta.`{table.path_or_name}`"
@@ -66,7 +66,7 @@ def test_a_merge_that_lost_is_done_again_after_the_winner(
     assert rows_as_text(table.read().collect()) == [f"(1, {value}, 'a')", "(2, 20, 'b')"]
 
 
-def test_a_merge_is_not_done_again_on_another_schema(
+def test_a_merge_does_not_rerun_on_another_schema(
     table: Table, overtaken: Callable[..., None]
 ) -> None:
     target = f"delta.`{table.path_or_name}`"
@@ -302,7 +302,7 @@ def test_identity_values_are_not_generated_from_an_old_mark(
 
 def widened(spark: SparkSession, path: str) -> None:
     spark.sql(f"ALTER TABLE delta.`{path}` ALTER COLUMN a TYPE BIGINT")
-    # Of the type at analysis, it would be written as 705,032,704.
+    # By the type at analysis, it would be written as 705,032,704.
     spark.sql(f"UPDATE delta.`{path}` SET a = 5000000000 WHERE k = 2")
 
 
@@ -310,14 +310,14 @@ def in_another_order(spark: SparkSession, path: str) -> None:
     spark.sql(f"ALTER TABLE delta.`{path}` ALTER COLUMN b AFTER k")
 
 
-def made_anew(spark: SparkSession, path: str) -> None:
+def recreated(spark: SparkSession, path: str) -> None:
     shutil.rmtree(path)
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
     write_table(spark, path, [(1, 7, 8), (2, 7, 8)], "k INT, a INT, b INT")
 
 
 @pytest.mark.minutes
-@pytest.mark.parametrize("change", [widened, in_another_order, made_anew])
+@pytest.mark.parametrize("change", [widened, in_another_order, recreated])
 def test_a_statement_runs_only_on_the_columns_and_table_of_its_analysis(
     change: Callable[[SparkSession, str], None], spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -39,7 +39,7 @@ NOT_MATERIALIZED = {"spark.databricks.delta.merge.materializeSource": "none"}
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """The version that each run of a merge read; a merge that is done again runs twice."""
+    """The version that each run of a merge read; a merge that reruns has two."""
     versions: list[int] = []
     write_changes = run.write_changes
 
@@ -107,13 +107,13 @@ class Case:
         others: The statements.
         rows: The merge's source.
         left: The rows afterwards.
-        again: Whether the merge has to be done again.
+        again: Whether the merge has to rerun.
         merge: The merge.
         files: How many files the rows 1, 2, 3, 4 and 11, 12, 13, 14 are in; v is k * 10.
         properties: Of the table.
         settings: Of the session.
         before: Statements that come before the merge.
-        redone: How many files are changed anew, if the merge is not done again.
+        redone: How many files are changed again, if the merge does not rerun.
     """
 
     others: tuple[str, ...]
@@ -547,11 +547,11 @@ def test_a_merge_does_not_follow_into_a_recreated_table(
     write_table(spark, str(path), [*FIRST, *LAST], SCHEMA, files=2)
     table = Table(spark, str(path))
 
-    def make_anew() -> None:
+    def recreate() -> None:
         shutil.rmtree(path)
         write_table(spark, str(path), [(1, 0)], SCHEMA, setup=["UPDATE {target} SET v = 1"])
 
-    overtaken(make_anew)
+    overtaken(recreate)
     with pytest.raises(errors.CommitConflictError):
         upsert(table, NEW)
     assert rows_as_text(table.read().collect()) == ["(1, 1)"]
@@ -746,7 +746,7 @@ def test_a_stop_after_a_lost_commit_ends_the_merge(
 
 
 @pytest.mark.minutes
-def test_a_merge_that_has_to_be_done_again_does_not_keep_the_lock(
+def test_a_merge_that_has_to_rerun_does_not_keep_the_lock(
     spark: SparkSession, path: Path, runs: list[int], overtaken: Callable[..., None]
 ) -> None:
     table = Table(spark, str(path))

@@ -315,7 +315,7 @@ NOT_CHECKED = {"spark.databricks.delta.checkLatestSchemaOnRead": "false"}
 def test_columns_are_those_that_the_statement_knows(
     spark: SparkSession, tmp_path: Path, read: list[Any], renamed: bool
 ) -> None:
-    """A DataFrame that was read before the schema changed, where Delta is told not to look."""
+    """A DataFrame that was read before the schema changed, where Delta is not to look."""
     paths = [str(tmp_path / name) for name in ("ours", "theirs")]
     other = str(tmp_path / "other")
     for path in paths:

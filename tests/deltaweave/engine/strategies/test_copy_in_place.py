@@ -275,7 +275,7 @@ def test_files_that_are_not_proven_safe_are_left_to_spark(
     ],
     ids=["few", "few_by_own_values", "many", "most", "all"],
 )
-def test_files_of_which_many_rows_change_are_left_to_spark(
+def test_files_in_which_many_rows_change_are_left_to_spark(
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -707,7 +707,7 @@ def test_a_file_that_nobody_can_read_is_named_without_a_traceback(
     assert "  File " not in str(raised.value)
     assert errors.NOTHING_COMMITTED in str(raised.value)
     assert f"Spark rewrites 1 of 1 files, the first of them {file.name}: " in caplog.text
-    assert list(path.glob("*.parquet")) == [file]  # what was begun is gone
+    assert list(path.glob("*.parquet")) == [file]  # what was begun was deleted
 
 
 def test_a_task_reports_why_it_could_not_write_a_file(

@@ -1,4 +1,4 @@
-"""Files of which few rows would be left unmarked are rewritten; nothing else changes by that."""
+"""Files with few unmarked rows are rewritten; nothing else changes by that."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ def pairs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("pairs", "limit", "removed", "copied", "vectors"),
     [
-        # The file of which 1 row of 6 is left, and the one without any.
+        # The file that keeps 1 row of 6, and the one that keeps none.
         ("on the driver", None, 2, 1, 1),
         ("on the executors", None, 2, 1, 1),
         ("on the executors", 0.9, 1, 0, 2),  # 5 of 6 are not more than 0.9
         ("on the driver", 1, 1, 0, 2),  # a file without rows left goes all the same
-        ("on the driver", 0.1, 3, 6, 0),  # the file of which 5 of 6 are left, too
+        ("on the driver", 0.1, 3, 6, 0),  # the file that keeps 5 of 6, too
     ],
     indirect=["pairs"],
 )

@@ -78,7 +78,7 @@ def test_vectors_are_merged_with_those_a_file_has(spark: SparkSession, tmp_path:
     assert result.metrics["numTargetDeletionVectorsUpdated"] == 1
     assert sorted(map(tuple, table.read().collect())) == [
         (0, 0),
-        (1, -1),  # marked in the file by the first merge, written anew
+        (1, -1),  # marked in the file by the first merge, rewritten
         (2, 20),
         (3, -3),  # marked by the second
         (4, 40),

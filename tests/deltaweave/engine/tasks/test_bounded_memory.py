@@ -30,7 +30,7 @@ from tests.support.memory import held
 
 MIB = 1 << 20
 ROWS = 20_000
-# Of a new row group, of a batch three times (read, changed, compared), and of pages and encoders.
+# A new row group, a batch three times (read, changed, compared), and pages and encoders.
 GROUP, BATCH = 4 * MIB, MIB
 MOST = GROUP + 3 * BATCH + 8 * MIB
 ROWS_IN_MEMORY = 40 * MIB

@@ -372,7 +372,7 @@ def assert_other_readers_lose_no_rows(ours: str, theirs: str, layout: Layout) ->
     """Filters of DuckDB, Polars, Arrow and delta-rs find what their scans find.
 
     Times in tables are left out: Spark writes INT96, which these readers cannot read of all years.
-    So are structs, of which Polars has no filters in Delta tables.
+    So are structs: Polars cannot filter them in Delta tables.
     """
     for of_feed in (False, True):
         if files := files_of_ours(ours, of_feed=of_feed):

@@ -21,7 +21,7 @@ EXACT = (1 << 53) - 1  # the greatest whole number below which doubles hold all
 
 @dataclass(frozen=True)
 class Wider:
-    """A column of the target, another of the source, and the keys of which rows match."""
+    """A column of the target, another of the source, and the keys whose rows match."""
 
     target: str
     source: str

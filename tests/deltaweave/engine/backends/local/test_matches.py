@@ -37,7 +37,7 @@ def upsert(table: Table, rows: Rows, on: str) -> None:
 @pytest.mark.parametrize(
     "on",
     [
-        "t.region = s.region AND t.k = s.k",  # of which the first leaves all rows
+        "t.region = s.region AND t.k = s.k",  # the first leaves all rows
         pytest.param("t.region <=> s.region AND t.k <=> s.k", marks=pytest.mark.full_matrix),
     ],
     ids=["equal", "null_safe"],
@@ -78,7 +78,7 @@ def test_rows_are_found_at_their_places_in_files_of_several_row_groups(
     assert rows_of(Table(spark, path)) == sorted([*expected, *changed], key=repr)
 
 
-# Rows of which each key is one of the source's: (1, 2) too, though no source row has both.
+# Rows whose every key is one of the source's: (1, 2) too, though no source row has both.
 # With its places, each takes less than 50 bytes, however long its keys are.
 @pytest.mark.parametrize(("most", "is_done"), [(150, True), (50, False)])
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_too_many_rows_with_keys_of_the_source_are_left_to_spark(
         ("local", 16),
         ("local[2]", 16),
         ("local[4, 3]", 16),
-        ("local[16]", 4),  # of which the driver's threads use a quarter
+        ("local[16]", 4),  # the driver's threads use a quarter
         ("local[1000]", 1),
         ("local-cluster[2,1,1024]", 1),
         ("spark://one:7077", 1),
@@ -125,10 +125,10 @@ def test_executors_with_cores_of_their_own_are_left_more(master: str, times: int
     assert most_local(limits.MAX_LOCAL_BYTES, master) == times * limits.MAX_LOCAL_BYTES
 
 
-# Of ten rows, how many are updated, and how many files are added.
+# How many of ten rows are updated, and how many files are added.
 @pytest.mark.minutes
 @pytest.mark.parametrize(("changed", "num_added"), [(8, 1), (9, 2)])
-def test_new_rows_of_a_great_file_of_which_few_rows_stay_go_to_other_files(
+def test_a_file_keeps_few_rows_and_new_rows_go_to_other_files(
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -499,7 +499,7 @@ WHOLE_FILES: dict[str, tuple[Rows, int, int]] = {
 
 
 @pytest.mark.parametrize("name", WHOLE_FILES)
-def test_a_file_of_which_no_row_stays_is_not_copied(
+def test_a_file_that_keeps_no_row_is_not_copied(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], name: str
 ) -> None:
     """Its new rows go where inserted ones go, to files that several threads write."""
@@ -573,7 +573,7 @@ def test_rows_that_were_marked_before_stay_away(
 
 
 @FULL
-def test_a_file_of_which_few_rows_are_left_is_rewritten(
+def test_a_file_that_keeps_few_rows_is_rewritten(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any]
 ) -> None:
     path = str(tmp_path / "table")
@@ -728,7 +728,7 @@ def test_a_source_whose_rows_are_counted_may_still_be_too_big(
     assert rows_of(Table(spark, path)) == [(1, "a"), (2, "c"), (3, "d")]
 
 
-# All source rows and all target rows have one key: 16 pairs, of which too many are never made.
+# All source rows and all target rows have one key: 16 pairs; too many are never made.
 @pytest.mark.parametrize(("most", "is_done"), [(16, True), (15, False)])
 def test_pairs_are_counted_before_they_are_made(
     spark: SparkSession,
@@ -871,7 +871,7 @@ def test_an_interrupted_write_leaves_no_file(
     ("other", "runs", "left"),
     [
         ("INSERT INTO {t} VALUES (50, 5)", 1, [(50, 5)]),  # what it wrote is committed again
-        # A row with its key: it is done again.
+        # A row with its key: it runs again.
         pytest.param("INSERT INTO {t} VALUES (9, 5)", 2, [], marks=FULL),
         # Its rows are in another file.
         pytest.param("OPTIMIZE {t}", 2, [], marks=FULL),

@@ -15,7 +15,7 @@ from deltaweave.engine.backends.local.keys import SOURCE_NUMBER, NumberedKeys
 KINDS = {
     pa.int8(): st.integers(-128, 127),
     pa.int32(): st.integers(-(1 << 31), (1 << 31) - 1) | st.integers(-3, 3),
-    # Of so many numbers, two columns have too many together.
+    # Two columns of so many numbers have too many together.
     pa.int64(): st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-3, 3),
     pa.date32(): st.integers(-719162, 2932896).map(lambda day: pa.scalar(day, pa.date32()).as_py()),
     pa.bool_(): st.booleans(),
@@ -24,7 +24,7 @@ KINDS = {
 
 @st.composite
 def _keys_and_rows(draw: st.DrawFn) -> tuple[pa.Table, pa.Table]:
-    """Distinct keys of one to three columns, and rows of which many have one of them."""
+    """Distinct keys of one to three columns, and rows, many with one of them."""
     kinds = draw(st.lists(st.sampled_from(list(KINDS)), min_size=1, max_size=3))
     key = st.tuples(*[KINDS[kind] for kind in kinds])
     keys = draw(st.lists(key, unique=True, max_size=12))
@@ -71,6 +71,6 @@ def _whole(keys: pa.Table, names: list[str]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.decimal128(19, 0), pa.float64(), pa.uint64()])
-def test_other_keys_are_no_numbers(kind: pa.DataType) -> None:
+def test_keys_of_other_types_are_not_numbered(kind: pa.DataType) -> None:
     values = pa.array([1]).cast(kind)
     assert NumberedKeys.of(pa.table({SOURCE_NUMBER: [0], "k0": values})) is None

@@ -420,7 +420,7 @@ RAISES = "WHEN MATCHED AND s.v > t.v THEN UPDATE SET v = s.v"
 UNITES = "unites"
 
 # What another writer commits before a merge of (0, 1) and (1, -5), the merge's clauses, how often
-# it is done (one that unites vectors is done again in a table without them), the rows afterwards.
+# it runs (one that unites vectors runs again in a table without them), the rows afterwards.
 RIVALS: dict[str, tuple[str, str, int | str, Rows]] = {
     "a row of another key": (
         "INSERT INTO {t} VALUES (50, 5, 'o')",

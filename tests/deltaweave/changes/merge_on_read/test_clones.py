@@ -21,8 +21,7 @@ from deltaweave.changes.restores import lineage
 from deltaweave.changes.side_tables import side_table
 from deltaweave.errors import SourceError
 from tests.deltaweave.changes.merge_on_read.test_other_writers import replace_by_an_empty_one
-from tests.deltaweave.changes.test_current_rows import current_rows, frame
-from tests.deltaweave.changes.test_restores import (
+from tests.deltaweave.changes.restores.test_restores import (
     DELETES,
     INSERTS,
     LATE,
@@ -34,6 +33,7 @@ from tests.deltaweave.changes.test_restores import (
     on_read,
     rows_of,
 )
+from tests.deltaweave.changes.test_current_rows import current_rows, frame
 from tests.support.drawn_events import WHOLE, Event, Row, delete, truncate
 
 pytestmark = pytest.mark.minutes

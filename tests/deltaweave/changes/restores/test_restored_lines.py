@@ -18,8 +18,7 @@ from deltaweave import Table
 from deltaweave.changes import delivery
 from deltaweave.changes.restores.lineage import LineageLease
 from deltaweave.errors import CommitConflictError
-from tests.deltaweave.changes.test_current_rows import current_rows, frame
-from tests.deltaweave.changes.test_restores import (
+from tests.deltaweave.changes.restores.test_restores import (
     DELETES,
     INSERTS,
     KINDS,
@@ -32,6 +31,7 @@ from tests.deltaweave.changes.test_restores import (
     on_read,
     rows_of,
 )
+from tests.deltaweave.changes.test_current_rows import current_rows, frame
 from tests.deltaweave.engine.test_session_settings import APPLICATION, VERSION
 from tests.support.drawn_events import PARTIAL, Event, delete, truncate
 from tests.support.settings import configured

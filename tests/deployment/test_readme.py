@@ -132,6 +132,11 @@ def test_no_item_or_row_of_a_table_is_on_a_page_twice(page: Path) -> None:
     assert [row for row in rows if rows.count(row) > 1] == []
 
 
+def test_each_change_is_one_line_of_the_changelog() -> None:
+    texts = [file.read_text() for file in (ROOT / "changelog.d").glob("*.md")]
+    assert [text for text in texts if len(text.splitlines()) > 1 or len(text.split()) > 60] == []
+
+
 def test_the_tree_names_folders_that_exist() -> None:
     text = (ROOT / "docs" / "development.md").read_text()
     (tree,) = re.findall(r"^## The tree\n.*?^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

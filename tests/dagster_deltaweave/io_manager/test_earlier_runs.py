@@ -214,7 +214,7 @@ def test_runs_in_the_queue_come_next_the_oldest_first(
     assert [each.tags[PRIORITY_TAG] for each in found if each] == ["1", "2"]
 
 
-def test_of_the_runs_that_wait_for_one_in_the_queue_the_newest_makes_room(
+def test_the_newest_run_that_waits_for_a_queued_one_makes_room(
     instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(merge_order, "QUEUED_SECONDS", -1)

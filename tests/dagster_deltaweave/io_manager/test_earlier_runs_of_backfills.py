@@ -226,7 +226,7 @@ def test_a_backfill_that_is_over_makes_nothing_wait(
     assert run(instance)
 
 
-def test_of_what_is_left_only_the_partitions_after_the_newest_merged_count(
+def test_only_partitions_after_the_newest_merged_one_hold_up_a_run(
     instance: DagsterInstance,
 ) -> None:
     launched(instance, OfAssets("a"))
@@ -334,7 +334,7 @@ def test_each_of_several_backfills_has_still_to_run_a_partition(
             run(instance)
 
 
-def test_a_run_of_another_asset_of_the_backfill_is_none_of_the_partition(
+def test_runs_of_other_assets_of_a_backfill_do_not_count(
     instance: DagsterInstance,
 ) -> None:
     launched(instance, OfAssets("a"))

@@ -83,7 +83,7 @@ def test_an_asset_without_partitions_reads_those_that_its_mapping_gives(
 
 @pytest.mark.minutes
 @pytest.mark.parametrize("schema", ["day STRING, n INT", None])
-def test_an_asset_reads_its_own_partition_of_before_from_its_first_run_on(
+def test_an_asset_reads_its_earlier_partition_from_its_first_run_on(
     spark: SparkSession, run: Run, schema: str | None
 ) -> None:
     before: list[Any] = []

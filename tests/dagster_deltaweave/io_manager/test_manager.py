@@ -60,7 +60,7 @@ def test_the_first_run_creates_the_table_and_the_next_ones_merge(
 
 
 @pytest.mark.minutes
-def test_a_pair_that_a_function_leaves_in_the_session_skips_no_output(
+def test_a_transaction_id_left_in_the_session_skips_no_output(
     spark: SparkSession, run: Run, table: AssetTable, batches: list[Any]
 ) -> None:
     @asset(name="prices")

@@ -235,7 +235,7 @@ def test_a_delivery_is_applied_once_and_a_later_one_again(
     assert rows(table("counts")) == [("x", 3)]
 
 
-def test_deliveries_with_names_that_are_no_times_are_marks_of_their_own(table: AssetTable) -> None:
+def test_deliveries_that_no_time_names_have_their_own_transaction_ids(table: AssetTable) -> None:
     def ids(partitions: list[str], delivery: str) -> Mapping[str, int]:
         output: Any = SimpleNamespace(
             context=SimpleNamespace(asset_key=AssetKey("counts")),

@@ -25,7 +25,7 @@ SCHEMA = "a INT, b INT, at INT, op STRING"
 
 
 @pytest.mark.minutes
-def test_they_have_histories(spark: SparkSession, tmp_path: Path) -> None:
+def test_tables_of_keys_alone_have_histories(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     for batch in BATCHES:
         source = spark.createDataFrame(batch, SCHEMA)
@@ -38,7 +38,7 @@ def test_they_have_histories(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.minutes
-def test_they_are_merged_on_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_tables_of_keys_alone_are_merged_on_read(spark: SparkSession, tmp_path: Path) -> None:
     links = MergeOnReadTable(spark, str(tmp_path / "base"), **ARGUMENTS)
     for batch in BATCHES:
         links.append(spark.createDataFrame(batch, SCHEMA))

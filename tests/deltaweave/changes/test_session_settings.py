@@ -112,7 +112,9 @@ def test_a_key_index_has_the_name_of_its_column(spark: SparkSession, tmp_path: P
     assert table.indexed_column() == V
 
 
-def test_the_sessions_pair_is_reset_after_a_batch(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_sessions_transaction_id_is_reset_after_a_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """The batch is applied in a copy of the session."""
     version = "spark.databricks.delta.write.txnVersion"
     pair = {

@@ -200,7 +200,7 @@ def test_a_source_query_that_fails_at_run_time(spark: SparkSession, path: str) -
     assert error.error_class == "DIVIDE_BY_ZERO"
 
 
-def test_a_source_query_that_fails_while_an_insert_only_merge_writes(
+def test_a_source_that_fails_in_an_insert_only_merge_commits_nothing(
     spark: SparkSession, path: str
 ) -> None:
     # The source is read once, in the write: tasks that had finished leave files of no version.

@@ -207,7 +207,7 @@ def test_a_table_that_was_made_on_purpose_or_written_to_stays(
 
 
 @pytest.mark.minutes
-def test_a_write_under_way_conflicts_where_its_table_is_made_otherwise(
+def test_a_write_under_way_conflicts_if_its_table_gets_other_columns(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its rows would be in a table of other columns: it must hear of it, and can try again."""

@@ -74,14 +74,14 @@ def test_the_sessions_transaction_id_is_applied_once(table: Table) -> None:
     assert (pair["appId"], pair["version"]) == ("nightly", 3)
 
 
-def test_the_sessions_pair_is_reset_after_its_use_where_asked(table: Table) -> None:
+def test_the_sessions_transaction_id_is_reset_after_its_use_if_asked(table: Table) -> None:
     with configured(table.spark, {APPLICATION: "nightly", VERSION: "3", RESET: "true"}):
         upsert(table, 1, 100)
         assert table.spark.conf.get(VERSION, None) is None
 
 
 @pytest.mark.minutes
-def test_the_sessions_pair_is_of_the_callers_writes_alone(table: Table) -> None:
+def test_the_sessions_transaction_id_belongs_to_the_callers_writes(table: Table) -> None:
     """No commit that belongs to another write takes the pair, or is skipped for it."""
     rows = frame(table.spark, [(3, 30)], "k INT, v INT")
     index = f"{table.path_or_name}/_deltaweave_keys"

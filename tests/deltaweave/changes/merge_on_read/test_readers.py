@@ -124,7 +124,7 @@ def test_a_view_shows_no_late_event_whose_delete_expired_since_its_merge(
 
 
 @pytest.mark.minutes
-def test_a_batch_takes_the_sessions_pair_and_leaves_the_base_without(
+def test_a_batch_takes_the_sessions_transaction_id_and_the_base_does_not(
     spark: SparkSession, table: MergeOnReadTable
 ) -> None:
     """A pair in the base would make the caller's own write to it seem done."""

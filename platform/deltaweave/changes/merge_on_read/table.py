@@ -55,7 +55,9 @@ class MergeOnReadTable:
         spark: A Delta-enabled session.
         base: Path or name of the base, a table of current rows like those of `apply_changes`. The
             first batch creates it if it does not exist.
-        changes: Path of the changeset; by default the base's path with `_changes` appended.
+        changes: Path of the changeset; by default the base's path with `_changes` appended. It
+            belongs to this base alone, and no other changeset does: batches of a second one count
+            as merged once the base has batches with their numbers, and are purged unread.
         keys: As in `apply_changes`, like all arguments that are not described here.
         inserts: Condition of events that insert; they are read without looking into the base. The
             first event of a key must insert, no other may, and it must not be appended again once

@@ -228,9 +228,9 @@ def _to_current_rows(
     newest = tombstones.settle()
     check_are_of(newest, whole)
     terms = delivery.commit_terms(newest)
-    noted = None if terms.is_applied else tombstones.remember(whole, late_by, delivery.noted)
-    lease = terms.lease(noted)
-    return apply_to_current_rows(table, whole, tombstones, terms.idempotency, lease)
+    noting = tombstones.noting(whole, late_by, None if terms.is_applied else delivery.noted)
+    lease = terms.lease(noting.noted)
+    return apply_to_current_rows(table, whole, tombstones, noting, lease, terms.idempotency)
 
 
 def _history_columns(table: Table, shape: EventShape) -> tuple[str, ...]:

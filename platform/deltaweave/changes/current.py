@@ -47,7 +47,7 @@ from deltaweave.changes.events import (
     mentions,
 )
 from deltaweave.changes.restores import LineageLease
-from deltaweave.changes.side_tables import DELETED, Tombstones
+from deltaweave.changes.side_tables import DELETED, Noting, Tombstones
 from deltaweave.clauses import Clause
 from deltaweave.delta.commit import TransactionId
 from deltaweave.delta.jvm import grouped
@@ -257,10 +257,11 @@ def apply_to_current_rows(
     table: Table,
     events: Events,
     tombstones: Tombstones,
-    idempotency: TransactionId | None,
+    noting: Noting,
     lease: LineageLease,
+    idempotency: TransactionId | None = None,
 ) -> MergeResult:
-    """Apply the events to the table; their deletes are remembered already.
+    """Apply the events to the table, and remember their deletes.
 
     It is a conflict if the table is restored or replaced before the commit.
 
@@ -269,10 +270,9 @@ def apply_to_current_rows(
     committed before, only the keys count.
     """
     newest = newest_of_keys(events)
-    version = tombstones.version()
-    changes = alive(tombstones.with_deletes(newest, events, version), events)
-    result = merge_changes(table, changes, events, lease, idempotency)
-    seen: int | None = version
+    changes = alive(tombstones.with_deletes(newest, events, noting.read), events)
+    result = merge_changes(table, changes, events, noting.on(lease), idempotency)
+    seen = noting.seen_by(result.version, table, lease.since)
     if result.was_applied_before:
         seen, events = None, replace(events, truncated=None)
         newest = newest.withColumn(DELETED, F.lit(None).cast(newest.schema[DELETED].dataType))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -40,6 +41,7 @@ from deltaweave.changes.events import (
 from deltaweave.changes.side_tables import (
     EVENTS,
     NOTED,
+    Noting,
     check_are_of,
     check_has_keys,
     create_side_table,
@@ -129,18 +131,16 @@ class Histories:
                 if side_version < 0 and adds:
                     self.remembered.create(to_remember, self.events, are_all=not are_events)
                     continue  # another batch may have created it, with events
-                added = None
+                noting = Noting(noted, side_version)
                 if side_version >= 0 and (adds or self.remembered.may_be_old(side_version)):
-                    added = self.remembered.add(
-                        to_remember, self.events, noted, are_all=not are_events
+                    noting.write = partial(
+                        self.remembered.add, to_remember, self.events, noted, are_all=not are_events
                     )
-                merged = self.merge_changes(known, terms, noted)
+                merged = self.merge_changes(known, terms, noting)
             result = merged if result is None else result.then(merged)
             # Events that other runs remembered in between may concern versions that were just
             # written. A run that committed this batch before may have died before this check.
-            is_alone = self.remembered.version() == (
-                side_version if added is None else side_version + 1
-            )
+            is_alone = self.remembered.version() == noting.seen_by(merged.version, self.table, read)
             if is_alone and not merged.was_applied_before:
                 return result
             # By now, the table or its side table has the batch, or another one with its id.
@@ -322,9 +322,9 @@ class Histories:
         starts = known.selectExpr(*keys, f"explode({_BEGAN}) AS {START}", begins)
         return starts.where(f"_cdc_begins IS NULL OR _cdc_begins != {START}").drop("_cdc_begins")
 
-    def merge_changes(self, known: DataFrame, terms: CommitTerms, noted: int) -> MergeResult:
+    def merge_changes(self, known: DataFrame, terms: CommitTerms, noting: Noting) -> MergeResult:
         """Merge the versions that the known events make into the table."""
-        shape, lease = self.events.shape, terms.lease(noted)
+        shape, lease = self.events.shape, terms.lease(noting.noted)
         versions = [*shape.keys, START]
         after = self._histories(known).withColumn(_IS_REMOVED, F.lit(False))
         removed = self._removed(known).withColumn(_IS_REMOVED, F.lit(True))
@@ -342,7 +342,9 @@ class Histories:
                 {**keys, **values}, condition=~column("s", _IS_REMOVED)
             ),
         )
-        result = merge.execute(skip_unchanged_updates=True, computed_from=lease.since, lease=lease)
+        result = merge.execute(
+            skip_unchanged_updates=True, computed_from=lease.since, lease=noting.on(lease)
+        )
         return lease.checked(result, self.table)
 
 

@@ -162,6 +162,12 @@ class MergeOnReadOptions(EventOptions):
     keep_merged_for: timedelta = timedelta(hours=1)
     broadcast_limit_bytes: int = 2**30
 
+    @property
+    def keeps_deletes_for(self) -> timedelta:
+        """How long deletes are remembered: as long as views by name still show merged batches."""
+        late_by = max(self.late_by, timedelta(0))
+        return late_by + min(self.keep_merged_for, timedelta.max - late_by)
+
     def shape(self, table: Table, rows: DataFrame) -> EventShape:
         """Describe how the rows are read as events; raise what `EventOptions.shape` raises."""
         return replace(super().shape(table, rows), inserts=_condition_column(self.inserts))

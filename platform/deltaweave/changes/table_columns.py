@@ -9,7 +9,7 @@ was created with column mapping, the two differ, and both are looked up.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -45,6 +45,8 @@ _MADE_WITH_MAPPING = "col-"
 _GENERATION, _NUMBERED = "delta.generationExpression", "delta.identity.start"
 _DEFAULT = "CURRENT_DEFAULT"
 _FIRST_COLUMNS = "deltaweave.firstColumns"
+
+_Longer = Callable[[Column, CharType | VarcharType], Column]
 
 
 @dataclass(frozen=True)
@@ -142,24 +144,40 @@ class TableColumns:
         field = self.fields[name.lower()]
         return str((field.metadata or {}).get(OF_LIMITED_LENGTH, field.dataType.simpleString()))
 
-    def as_stored(self, name: str, value: Column, held: DataType) -> Column:
+    def has_limits(self, name: str) -> bool:
+        """Return whether a column is of CHAR or VARCHAR, or has a part of these."""
+        return self._limits_of(name) is not None
+
+    def as_stored(
+        self, name: str, value: Column, held: DataType, is_written: Column | None = None
+    ) -> Column:
         """Return a value of a column as the table stores it.
 
         CHAR texts are padded with blanks to the column's length; blanks beyond it are cut, also
         from VARCHAR texts. A longer text stays as it is, and the write fails, as for blanks beyond
-        the length in an array, map or struct.
+        the length in an array, map or struct. Where it `is_written`, evaluating it is an error.
         """
         limits = self._limits_of(name)
+
+        def longer(text: Column, limits: CharType | VarcharType) -> Column:
+            if is_written is None:
+                return text
+            is_longer = F.length(F.rtrim(text)) > limits.length
+            problem = f"a text does not fit the table, whose {name} is {self.type_in_words(name)}: "
+            error = F.raise_error(F.concat(F.lit(problem), text))
+            return F.when(is_written & is_longer, error).otherwise(text)
+
         if isinstance(limits, VarcharType):
             is_cut = F.length(F.rtrim(value)) <= limits.length
             is_cut = is_cut & (F.length(value) > limits.length)
-            return F.when(is_cut, F.substring(value, 1, limits.length)).otherwise(value)
+            cut = F.when(is_cut, F.substring(value, 1, limits.length))
+            return cut.otherwise(longer(value, limits))
         if isinstance(limits, CharType):
-            return padded(F.rtrim(value), limits, value)
-        if limits is None or not has_char(limits):
+            return padded(F.rtrim(value), limits, longer(value, limits))
+        if limits is None or (is_written is None and not has_char(limits)):
             return value
         types = held, self.fields[name.lower()].dataType, limits
-        return once(value, lambda value: with_padded_parts(value, *types))
+        return once(value, lambda value: with_padded_parts(value, *types, longer))
 
     def _limits_of(self, name: str) -> DataType | None:
         """Return a column's type with the lengths of its texts, or None if it has none."""
@@ -263,6 +281,10 @@ def _with_plain_texts(data_type: DataType) -> DataType:
     return data_type
 
 
+def _has_limits(limits: DataType) -> bool:
+    return holds_type(limits, lambda part: isinstance(part, CharType | VarcharType))
+
+
 def has_char(limits: DataType | None) -> bool:
     """Return whether a type has CHAR at any depth."""
     return limits is not None and holds_type(limits, lambda part: isinstance(part, CharType))
@@ -274,37 +296,45 @@ def padded(text: Column, limits: CharType, otherwise: Column) -> Column:
     return F.when(fits, F.rpad(text, limits.length, " ")).otherwise(otherwise)
 
 
-def with_padded_parts(value: Column, held: DataType, table: DataType, limits: DataType) -> Column:
+def with_padded_parts(
+    value: Column, held: DataType, table: DataType, limits: DataType, longer: _Longer
+) -> Column:
     """Pad the texts of CHAR at every depth.
 
-    `limits` is the table's type with lengths, which names fields as when it was created.
+    `limits` is the table's type with lengths, which names fields as when it was created. `longer`
+    gets the texts that are not padded, with the type of their length.
     """
-    if isinstance(limits, CharType):
-        return padded(value, limits, value) if isinstance(held, StringType) else value
+    if isinstance(limits, CharType | VarcharType):
+        if not isinstance(held, StringType):
+            return value
+        kept = longer(value, limits)
+        return padded(value, limits, kept) if isinstance(limits, CharType) else kept
     # A field may be of another type than when it was created: dropped, and added again.
-    if not has_char(limits) or not type(held) is type(table) is type(limits):
+    if not _has_limits(limits) or not type(held) is type(table) is type(limits):
         return value
     if isinstance(held, ArrayType) and isinstance(table, ArrayType):
         assert isinstance(limits, ArrayType)
         types = held.elementType, table.elementType, limits.elementType
-        return F.transform(value, lambda item: with_padded_parts(item, *types))
+        return F.transform(value, lambda item: with_padded_parts(item, *types, longer))
     if isinstance(held, MapType) and isinstance(table, MapType):
         assert isinstance(limits, MapType)
         key_types = held.keyType, table.keyType, limits.keyType
         value_types = held.valueType, table.valueType, limits.valueType
-        keys = F.transform(F.map_keys(value), lambda key: with_padded_parts(key, *key_types))
+        keys = F.transform(
+            F.map_keys(value), lambda key: with_padded_parts(key, *key_types, longer)
+        )
         values = F.transform(
-            F.map_values(value), lambda item: with_padded_parts(item, *value_types)
+            F.map_values(value), lambda item: with_padded_parts(item, *value_types, longer)
         )
         return F.map_from_arrays(keys, values)
     if isinstance(held, StructType) and isinstance(table, StructType):
         assert isinstance(limits, StructType)
-        return _with_padded_fields(value, held, table, limits)
+        return _with_padded_fields(value, held, table, limits, longer)
     return value
 
 
 def _with_padded_fields(
-    value: Column, held: StructType, table: StructType, limits: StructType
+    value: Column, held: StructType, table: StructType, limits: StructType, longer: _Longer
 ) -> Column:
     types = by_case(table)
     limits_of_fields = _limits_by_field(list(types), limits)
@@ -313,7 +343,7 @@ def _with_padded_fields(
         part, lower = value[field.name], field.name.lower()
         if lower in limits_of_fields:
             part_types = types[lower].dataType, limits_of_fields[lower]
-            part = with_padded_parts(part, field.dataType, *part_types)
+            part = with_padded_parts(part, field.dataType, *part_types, longer)
         fields.append(part.alias(field.name))
     return F.when(value.isNotNull(), F.struct(*fields))
 

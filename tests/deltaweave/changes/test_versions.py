@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 import deltaweave
 from deltaweave import MergeResult, Table
 from deltaweave.changes import current, history
+from deltaweave.changes.side_tables import tombstones
 from deltaweave.errors import CommitConflictError, SourceError
 from tests.support.drawn_events import SCHEMA, WHOLE, Event, delete
 from tests.support.spark_jobs import jobs_of
@@ -221,3 +222,19 @@ def test_a_recreated_table_forgets_what_the_one_before_remembered(
     assert rows(spark, tmp_path) == (
         {(1, 10), (3, 30)} if kind == 1 else {(1, 10, 1, None), (2, 20, 1, 2), (3, 30, 1, None)}
     )
+
+
+@pytest.mark.minutes
+@OF_ROWS
+def test_what_is_remembered_may_be_kept_forever(
+    apply: Apply, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int
+) -> None:
+    monkeypatch.setattr(tombstones, "TIDIED_EVERY", 1)
+    arguments = {"stored_as_scd_type": kind, "late_by": timedelta.max}
+    apply(delete(1, 5), Event(2, 1, 20), **arguments)
+    apply(delete(2, 6), **arguments)
+    apply(Event(1, 4, 40), Event(2, 5, 50), **arguments)
+    if kind == 1:
+        assert rows(spark, tmp_path) == set()
+    else:
+        assert rows(spark, tmp_path) == {(1, 40, 4, 5), (2, 20, 1, 5), (2, 50, 5, 6)}

@@ -117,7 +117,7 @@ def _parsed_documents(messages: Messages, wanted: StructType) -> DataFrame:
     removed = F.coalesce(described["removedFields"], F.array())
     rows = rows.withColumns(
         {
-            _DOCUMENT: named_as(wanted, _document_fields(document)),
+            _DOCUMENT: named_as(wanted, _document_fields(document), or_null=True),
             _SET: F.coalesce(changed, F.expr(f"CAST(map() AS {_FIELDS})")),
             _UNSET: removed.cast("array<string>"),
             _KEY: _key_document(messages),
@@ -129,13 +129,19 @@ def _parsed_documents(messages: Messages, wanted: StructType) -> DataFrame:
     problem = (
         F.when(column(ENVELOPE, UNREAD).isNotNull(), F.lit(" is no JSON envelope."))
         .when(is_garbled, F.lit(" has a document that is no JSON."))
+        .when(document.isNotNull() & F.col(_DOCUMENT).isNull(), F.lit(_AMBIGUOUS))
         .when(F.col(_DOCUMENT).isNull() & change_problem.isNotNull(), change_problem)
         .when(is_change & ~has_key, F.lit(_LACKS_KEY))
     )
     unread = F.concat(F.lit("the message at "), messages.location, problem)
-    return rows.withColumns({_SET: named_as(wanted, F.col(_SET)), UNREAD: unread})
+    changed = named_as(wanted, F.col(_SET), or_null=True)
+    return rows.withColumns({_SET: changed, UNREAD: unread})
 
 
+_AMBIGUOUS = (
+    " has several fields whose names differ from that of a column in case alone: name the column "
+    "in schema= as the document does."
+)
 _SEND_WHOLE = "set capture.mode=change_streams_update_full"
 _LACKS_KEY = (
     " has neither a document nor a key: name the column with Kafka's key, key=, or let the "

@@ -470,8 +470,11 @@ def _unscaled_digits(base64: Column) -> Column:
     return F.concat(sign, magnitude.cast("string"))
 
 
-def named_as(wanted: StructType, row: Column) -> Column:
-    """Return a row's entries of the wanted columns, by their names in any case."""
+def named_as(wanted: StructType, row: Column, *, or_null: bool = False) -> Column:
+    """Return a row's entries of the wanted columns, by their names in any case.
+
+    If several entries may be a column's, evaluating it is an error, or it is null (`or_null`).
+    """
     names = F.create_map(*[F.lit(part) for name in wanted.names for part in (name.lower(), name)])
 
     def is_wanted(name: Column, _: Column) -> Column:
@@ -479,9 +482,15 @@ def named_as(wanted: StructType, row: Column) -> Column:
         # A column of exactly this name is preferred.
         return folded.isNotNull() & ((folded == name) | ~F.map_contains_key(row, folded))
 
-    return F.transform_keys(
-        F.map_filter(row, is_wanted), lambda name, _: F.try_element_at(names, F.lower(name))
-    )
+    def renamed(found: Column) -> Column:
+        return F.transform_keys(found, lambda name, _: F.try_element_at(names, F.lower(name)))
+
+    def unless_ambiguous(found: Column) -> Column:
+        folded = F.transform(F.map_keys(found), F.lower)
+        return F.when(F.size(F.array_distinct(folded)) == F.size(folded), renamed(found))
+
+    found = F.map_filter(row, is_wanted)
+    return once(found, unless_ambiguous) if or_null else renamed(found)
 
 
 def fraction_digits(text: Column) -> Column:

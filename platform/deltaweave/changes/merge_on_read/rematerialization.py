@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -23,7 +22,7 @@ from deltaweave.changes.merge_on_read.watermark import (
     watermark_id,
 )
 from deltaweave.changes.restores import LineageLease, lineage_lease
-from deltaweave.changes.side_tables import Tombstones, noted_at_present
+from deltaweave.changes.side_tables import Noting, Tombstones, noted_at_present
 from deltaweave.delta.commit import TransactionId, without_session_transaction_id
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.errors import CommitConflictError, StatementError
@@ -130,7 +129,7 @@ def rewrite_base(
     read: TableSnapshot,
     until: int,
     strategy: str,
-    noted: Mapping[str, int],
+    lease: LineageLease,
 ) -> int | None:
     """Rewrite the base, or the partitions that change, with the rows of a view.
 
@@ -140,7 +139,7 @@ def rewrite_base(
         read: The version of the base.
         until: The newest batch in the view.
         strategy: `overwrite` or `replace_where`.
-        noted: The transaction ids that name the deletes which were remembered for this commit.
+        lease: Remembers the deletes before the commit, which names them.
 
     Returns:
         The committed version; None if another run brought the batches in meanwhile.
@@ -157,8 +156,9 @@ def rewrite_base(
             view.rows(view.best_for_all).select(*map(quoted, columns)),
             "overwrite",
             replace_where=predicate,
-            applied={watermark_id(read.id): until, **noted},
+            applied={watermark_id(read.id): until, **lease.marks},
             computed_from=read.version,
+            check=lease.before_commit,
         )
     except CommitConflictError:
         if merged_batch(base, sides.changes) >= until:
@@ -171,17 +171,19 @@ def _merge_events(
     base: Table,
     events: Events,
     tombstones: Tombstones,
-    read: TableSnapshot,
-    until: int,
+    noting: Noting,
     lease: LineageLease,
+    until: int,
 ) -> int | None:
     """Merge events into the base; None if another run brought them in meanwhile."""
+    read = lease.newest
+    assert read is not None
     applied = TransactionId(watermark_id(read.id), until)
     restored = restored_watermark(read, until)
     if restored is None:
-        return apply_to_current_rows(base, events, tombstones, applied, lease).version
+        return apply_to_current_rows(base, events, tombstones, noting, lease, applied).version
     lease = lease.with_transaction_id(applied, restored)
-    return apply_to_current_rows(base, events, tombstones, None, lease).version
+    return apply_to_current_rows(base, events, tombstones, noting, lease).version
 
 
 @without_session_transaction_id()
@@ -203,23 +205,21 @@ def rematerialized(sides: Sides, strategy: RematerializationStrategy) -> Remater
         chosen = "overwrite"  # all partitions change
     tombstones = Tombstones.of(base)
     tombstones.settle()
-    keep_for = (
-        sides.options.late_by + sides.options.keep_merged_for
-    )  # views by name still show these batches
-    lease = lineage_lease(snapshot, tombstones.remember(events, keep_for, noted_at_present()))
+    noting = tombstones.noting(events, sides.options.keeps_deletes_for, noted_at_present())
+    lease = lineage_lease(snapshot, noting.noted)
     if chosen == "merge":
-        written = _merge_events(base, events, tombstones, snapshot, until, lease)
+        written = _merge_events(base, events, tombstones, noting, lease, until)
     else:
-        known = tombstones.version()
-        whole, deletes = snapshot.read_whole(), KnownDeletes(tombstones, known)
+        whole, deletes = snapshot.read_whole(), KnownDeletes(tombstones, noting.read)
         view = sides.view(snapshot, whole, batches, events, deletes, asks_order=True)
-        written = rewrite_base(sides, view, snapshot, until, chosen, lease.marks)
-        if written is not None and tombstones.version() != known:
+        written = rewrite_base(sides, view, snapshot, until, chosen, noting.on(lease))
+        seen = noting.seen_by(written, base, snapshot.version)
+        if written is not None and tombstones.version() != seen:
             # Other runs remembered deletes in between. This commit may have written rows of their
             # keys, which the base did not have before.
-            apply_to_current_rows(
-                base, events, tombstones, None, lineage_lease(base.snapshot(written))
-            )
+            known = Noting(None, tombstones.version())
+            since = lineage_lease(base.snapshot(written))
+            apply_to_current_rows(base, events, tombstones, known, since)
     if written is None:
         return None
     retire_earlier_watermark(base)

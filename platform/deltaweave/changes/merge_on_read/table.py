@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import Column, DataFrame
@@ -39,6 +39,7 @@ from deltaweave.changes.options import (
     properties_of_new,
     schema_of,
 )
+from deltaweave.changes.side_tables import time_before
 from deltaweave.delta.commit import TransactionId, without_session_transaction_id
 from deltaweave.delta.jvm import active, in_session, own_session
 from deltaweave.table import Table
@@ -316,8 +317,7 @@ class MergeOnReadTable:
 
     def _purge(self) -> int:
         self._sides.settle()
-        before = datetime.now(timezone.utc) - self._options.keep_merged_for
-        version = self.base.version_at(before)
+        version = self.base.version_at(time_before(self._options.keep_merged_for))
         merged = 0 if version is None else merged_batch(self.base, self.changes, version)
         merged = min(merged, self.merged_batch())  # a RESTORE may have undone them since
         if not merged:

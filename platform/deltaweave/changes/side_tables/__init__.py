@@ -11,6 +11,7 @@ from deltaweave.changes.side_tables.side_table import (
     EVENTS,
     NOTED,
     TOMBSTONES,
+    Noting,
     check_has_keys,
     create_side_table,
     encryption_of,
@@ -24,6 +25,7 @@ from deltaweave.changes.side_tables.side_table import (
     open_side_table,
     settle,
     side_tables,
+    time_before,
 )
 from deltaweave.changes.side_tables.stored_events import (
     ITEM,
@@ -44,6 +46,7 @@ __all__ = [
     "ITEM",
     "NOTED",
     "TOMBSTONES",
+    "Noting",
     "Tombstones",
     "check_are_of",
     "check_has_keys",
@@ -61,6 +64,7 @@ __all__ = [
     "settle",
     "side_tables",
     "stored_schema",
+    "time_before",
     "to_events",
     "to_stored",
     "untaken",

@@ -3,10 +3,14 @@
 VACUUM of the table skips them, because the names of their directories begin with "_". So they need
 maintenance of their own (`side_tables`).
 
-A side table is written before its table, in a commit of its own. So after a RESTORE it holds events
-that the table's rows lack: a delete would drop columns of a restored row, or the row. Such events
-do not count. The events noted in one call are a batch, which is known by its time: the commit of
-the table that applies the batch names it (`restores.lineage`).
+A side table is written before its table, in a commit of its own: a process may end between the two,
+and other runs must find what is noted once they can see that it was applied. It is written right
+before the table's commit, when all rows of the merge are written (`Noting`), so a batch that is
+refused for its values leaves nothing.
+
+After a RESTORE it holds events that the table's rows lack: a delete would drop columns of a
+restored row, or the row. Such events do not count. The events noted in one call are a batch, which
+is known by its time: the commit of the table that applies the batch names it (`restores.lineage`).
 
 After a RESTORE or CLONE of the table, the side table is rewritten with the batches that the table
 has now (`settle`). A later RESTORE may bring others back, from earlier versions of the side table,
@@ -18,8 +22,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
 from pyspark.sql import Column, DataFrame
@@ -41,6 +45,7 @@ from deltaweave.changes.restores import (
     LOOKED_AT,
     NOTED_EVERY,
     Lineage,
+    LineageLease,
     cloned_by,
     keep,
     last_look,
@@ -247,10 +252,7 @@ def noted_before(keep_for: timedelta, noted: int | None = None) -> str:
         keep_for: How long ago.
         noted: Before which time, in µs since 1970; by default before now.
     """
-    before = _time_before(keep_for)
-    if noted is not None:
-        before = _UNIX_EPOCH + timedelta(microseconds=noted) - keep_for
-    return f"{NOTED} < TIMESTAMP '{before.isoformat()}'"
+    return f"{NOTED} < TIMESTAMP '{time_before(keep_for, noted).isoformat()}'"
 
 
 def may_hold_noted_before(kept_in: TableSnapshot, keep_for: timedelta) -> bool:
@@ -263,12 +265,16 @@ def may_hold_noted_before(kept_in: TableSnapshot, keep_for: timedelta) -> bool:
         return True
     files = FileList(kept_in.spark, listed, kept_in.data_path, have_statistics=True)
     (noted,) = bounds(kept_in, files, [((NOTED,), TimestampType())])
-    before = (_time_before(keep_for) - _UNIX_EPOCH) // timedelta(microseconds=1)
+    before = (time_before(keep_for) - _UNIX_EPOCH) // timedelta(microseconds=1)
     return any(low is None or low < before for low in noted.lows)
 
 
-def _time_before(time: timedelta) -> datetime:
-    return datetime.now(timezone.utc) - time
+def time_before(time: timedelta, noted: int | None = None) -> datetime:
+    """Return when it was so long ago, before now or a time in µs since 1970; 1970 at the least."""
+    at = datetime.now(timezone.utc)
+    if noted is not None:
+        at = _UNIX_EPOCH + timedelta(microseconds=noted)
+    return at - min(time, at - _UNIX_EPOCH)
 
 
 def noted_at_present() -> int:
@@ -282,6 +288,48 @@ def noted_at_present() -> int:
 def noted_at(noted_us: int) -> Column:
     """Build the column of a side table that says when its rows were noted."""
     return F.timestamp_micros(F.lit(noted_us))
+
+
+@dataclass
+class Noting:
+    """What a batch leaves in a side table: written once, right before the merge of it commits.
+
+    Attributes:
+        noted: When it is noted, in µs since 1970; the commit that applies the batch names it. None
+            if the batch leaves nothing.
+        read: The version of the side table that the merge is computed from; -1 for none.
+        write: Writes it, and returns the committed version; None if nothing was to be written.
+    """
+
+    noted: int | None
+    read: int
+    write: Callable[[], int | None] | None = None
+    _written: int | None = None
+
+    def on(self, lease: LineageLease) -> LineageLease:
+        """Return a merge's lease that writes it."""
+        return lease if self.write is None else replace(lease, before_commit=self._write_once)
+
+    def _write_once(self) -> None:
+        if self.write is not None:
+            self._written, self.write = self.write(), None
+
+    def seen_by(self, committed: int | None, table: Table, since: int) -> int | None:
+        """Return the version of the side table that the merge saw, with what it wrote itself.
+
+        None if it may have missed what another run noted, or rows that another run committed.
+
+        Args:
+            committed: The version that the merge committed; None if it changed nothing. Then it may
+                have missed rows.
+            table: The table.
+            since: The version that the merge read, or an earlier one.
+        """
+        if self._written is None:
+            return self.read
+        is_next = self._written == self.read + 1
+        has_all_rows = committed is not None or table.version() == since
+        return self._written if is_next and has_all_rows else None
 
 
 @dataclass(frozen=True)

@@ -86,10 +86,11 @@ def completed(events: Events, table: TableColumns) -> Events:
         rows = rows.withColumn(EVENT_VALUES, F.struct(*fields))
     names = tuple(field.name for field in wanted)
     wanted_types = {field.name: field.dataType for field in wanted}
-    if limited := [name for name in names if table.is_limited(name)]:
+    if limited := [name for name in names if table.has_limits(name)]:
         values = F.col(EVENT_VALUES)
         for name in limited:
-            value = table.as_stored(name, F.col(EVENT_VALUES)[name], wanted_types[name])
+            value = F.col(EVENT_VALUES)[name]
+            value = table.as_stored(name, value, wanted_types[name], _is_set(name, shape))
             values = values.withField(back_quoted(name), value)
         rows = rows.withColumn(EVENT_VALUES, values)
     rows = rows.withColumns(_keys_of(rows, shape, table))
@@ -113,12 +114,15 @@ def _cast_where_set(
         shape: What the events are.
         missing: The SQL for columns that the events lack, by name.
     """
-    is_set = F.col(OPERATION) == UPSERT
-    if shape.is_partial and field.name in shape.columns:
-        is_set = is_set & mentions(field.name, shape)
     values = struct_of(F.col(EVENT_VALUES), held, StructType([field]), missing)
     value = cast_strictly(rows.sparkSession, values[field.name], field.dataType)
-    return F.when(is_set, value).alias(field.name)
+    return F.when(_is_set(field.name, shape), value).alias(field.name)
+
+
+def _is_set(name: str, shape: EventShape) -> Column:
+    """Return whether an event sets a column of the table."""
+    is_set = F.col(OPERATION) == UPSERT
+    return is_set & mentions(name, shape) if shape.is_partial and name in shape.columns else is_set
 
 
 def check_are_of(newest: TableSnapshot, events: Events) -> None:
@@ -279,8 +283,9 @@ def _keys_of(rows: DataFrame, shape: EventShape, table: TableColumns) -> dict[st
         if not is_as(held, wanted):
             ending = f" does not fit the table, whose {key} is {wanted.simpleString()}"
             value = converted_exactly(rows, value, (held, wanted), (f"the key {key}=", ending))
-        if table.is_limited(key) or not is_as(held, wanted):
-            keys[key] = table.as_stored(key, value, wanted)
+        if table.has_limits(key) or not is_as(held, wanted):
+            # A delete with another key finds no row.
+            keys[key] = table.as_stored(key, value, wanted, F.col(OPERATION) == UPSERT)
     return keys
 
 

@@ -3,9 +3,9 @@
 A table of current rows holds nothing about a deleted key. As long as older events may arrive, the
 delete is kept in a small Delta table in the table's directory, which VACUUM skips.
 
-The delete is written before the table. A crash between the two leaves a delete that the table has
-not applied. The next batch with events of that key applies it, e.g. the same batch again. After a
-RESTORE, only the deletes count that the restored version has (`side_table`).
+The delete is written right before the table's commit. A crash between the two leaves a delete that
+the table has not applied. The next batch with events of that key applies it, e.g. the same batch
+again. After a RESTORE, only the deletes count that the restored version has (`side_table`).
 
 Deletes are only appended, so concurrent batches do not conflict here. The newest delete of a key
 counts. From time to time old deletes are removed and the files are compacted.
@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -35,6 +36,7 @@ from deltaweave.changes.side_tables.side_table import (
     NOTED,
     TAKEN_OVER,
     TOMBSTONES,
+    Noting,
     check_has_keys,
     create_side_table,
     fitted,
@@ -97,20 +99,27 @@ class Tombstones:
         """Keep the deletes that the table has now; see `side_table.settle`."""
         return settle(self.kept_in, self.table, TOMBSTONES)
 
-    def remember(self, events: Events, keep_for: timedelta, noted: int) -> int | None:
-        """Add the deletes among the events, and from time to time remove old ones.
+    def noting(self, events: Events, keep_for: timedelta, noted: int | None) -> Noting:
+        """Prepare to remember the deletes among the events, and from time to time remove old ones.
 
         Args:
             events: The events.
             keep_for: How long deletes are kept.
-            noted: When they are noted, in µs since 1970. The commit that applies them names it
-                (`lineage.REMEMBERED`).
-
-        Returns:
-            That time; None if there are no deletes.
+            noted: When they are noted, in µs since 1970; None if they are not. The commit that
+                applies them names it (`lineage.REMEMBERED`).
         """
-        if not events.deletes and events.truncated is None:
-            return None
+        if noted is None or (not events.deletes and events.truncated is None):
+            return Noting(None, self.version())
+        self.create_if_missing(events)
+        check_has_keys(self.kept_in.snapshot(), events.shape)
+        version = self.version()
+        if version and version % TIDIED_EVERY == 0:
+            # Keeps this batch's own, however long an attempt takes.
+            self._tidy(noted_before(keep_for, noted))
+        return Noting(noted, self.version(), partial(self.remember, events, noted))
+
+    def remember(self, events: Events, noted: int) -> int | None:
+        """Add the deletes among the events; return the committed version."""
         is_truncate = F.col(OPERATION) == TRUNCATE
         # The key of a truncate, if it has one, means nothing.
         keys = [F.when(~is_truncate, column(key)).alias(key) for key in events.shape.keys]
@@ -118,17 +127,12 @@ class Tombstones:
         deletes = deletes.select(*keys, is_truncate.alias(_OF_ALL), SEQUENCE)
         grouping = [*map(quoted, events.shape.keys), _OF_ALL]
         newest = grouped(deletes, grouping, [F.max(SEQUENCE).alias(SEQUENCE)])
-        self.create_if_missing(events)
-        check_has_keys(self.kept_in.snapshot(), events.shape)
-        long_ago = noted_before(keep_for, noted)  # keeps this batch's own, however long it takes
         emptied = {}
         if events.truncated is not None:
             emptied[EMPTIED] = (self.kept_in.last_applied(EMPTIED) or 0) + 1
         rows = to_stored(newest, events.shape).withColumn(NOTED, noted_at(noted))
-        written = self.kept_in.write(fitted(rows, self.kept_in), "append", applied=emptied)
-        if written.version is not None and written.version % TIDIED_EVERY == 0:
-            self._tidy(long_ago)
-        return noted
+        rows = fitted(rows, self.kept_in)
+        return self.kept_in.write(rows, "append", applied=emptied).version
 
     def _tidy(self, long_ago: str) -> None:
         """Remove old deletes and compact the files, unless a concurrent batch does."""

@@ -7,7 +7,7 @@ precedence.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -54,12 +54,16 @@ class Lease:
         held: The version that the table must hold of it, -1 for none.
         marks: Application ids and versions that go into the same commit.
         are_committed_alone: Whether the marks are committed if the merge changes nothing.
+        before_commit: Called when all rows of the merge are written, and none was refused, before
+            they are committed, also if there is nothing to commit. If it raises, nothing is
+            committed. It is called again if the merge runs again.
     """
 
     application_id: str | None
     held: int
     marks: Mapping[str, int] = field(default_factory=dict)
     are_committed_alone: bool = True
+    before_commit: Callable[[], None] | None = None
 
     def check(self, held: int, *, table: str, version: int) -> None:
         """Fail where the table no longer holds the version.

@@ -135,6 +135,7 @@ class CommitLoop:
             TableReplacedError: The table's directory was deleted, and perhaps created again.
             CommitConflictError: Other commits won. The loop knows whether the merge may run again.
         """
+        self._preconditions.before_commit(staged.run.statement.spark)
         metrics = merge_metrics(staged)
         commit = MergeCommit(staged, staged, metrics, num_unaffected(staged, metrics))
         notify("MERGE operation - committing")

@@ -235,6 +235,11 @@ def test_documents_that_cannot_be_read_are_put_aside_with_their_reason(
             "a document that is no JSON",
         ),
         (key, json.dumps(envelope("u", 1, updateDescription=cut)), "changes a part of name"),
+        (
+            key,
+            json.dumps(envelope("c", 1, after=f'{{"_id": {OID}, "Name": "a", "NAME": "b"}}')),
+            "several fields whose names differ from that of a column in case alone",
+        ),
         (None, json.dumps(envelope("d", 1)), "neither a document nor a key"),
         (
             key,
@@ -275,6 +280,7 @@ OTHER_CASES = [
     ({}, ["name"], {"name": None}),
     ({}, ["Name"], "changes Name, which may be another field than the column's"),
     ({"Name": "y"}, [], "changes Name, which may be another field than the column's"),
+    ({"Name": "y", "NAME": "z"}, [], "changes Name, NAME, which may be another field"),
     ({"Name": "y"}, ["name"], "changes Name, which may be another field than the column's"),
     ({"name": "x", "extra": 1}, ["Extra"], {"name": "x"}),
     ({}, ["Name.first"], "changes a part of name"),

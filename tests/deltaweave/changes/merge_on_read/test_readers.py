@@ -124,6 +124,17 @@ def test_a_view_shows_no_late_event_whose_delete_expired_since_its_merge(
 
 
 @pytest.mark.minutes
+def test_what_is_merged_may_be_kept_forever(spark: SparkSession, tmp_path: Path) -> None:
+    table = opened(spark, tmp_path, late_by=timedelta.max, keep_merged_for=timedelta.max)
+    append(table, 1)
+    append(table, 2)
+    table.rematerialize()
+    assert table.purge() == 0
+    table.append(frame(spark, [Event(1, 1, 1)]))
+    assert rows(table.read()) == {(2, 2, None)}
+
+
+@pytest.mark.minutes
 def test_a_batch_takes_the_sessions_transaction_id_and_the_base_does_not(
     spark: SparkSession, table: MergeOnReadTable
 ) -> None:

@@ -25,8 +25,8 @@ from pyspark.sql import SparkSession
 import deltaweave
 from deltaweave import MergeOnReadTable
 from deltaweave import table as table_module
-from deltaweave.changes.merge_on_read import rematerialization
 from deltaweave.changes.merge_on_read.changeset import Changeset
+from deltaweave.changes.side_tables import Tombstones
 from deltaweave.delta.commit import table_write
 from deltaweave.delta.commit.transaction import Transaction
 from tests.conftest import TINY_DATA
@@ -73,12 +73,12 @@ POINTS = {
         "ingest", MergeOnReadTable, "append", after=True
     ),
     "files of remembered deletes written": Point("merge", *_WRITTEN),
-    "deletes remembered": Point("merge", rematerialization, "apply_to_current_rows"),
+    "deletes remembered": Point("merge", Tombstones, "remember", after=True),
     "files of a merge written": Point("merge", Transaction, "commit"),
     "merged": Point("merge", Transaction, "commit", after=True),
-    # Its first write is that of the deletes.
+    # Its first commit is that of the deletes.
     "files of an overwrite written": Point("overwrite", *_WRITTEN, call=2),
-    "overwritten": Point("overwrite", table_module, "write_rows", after=True, call=2),
+    "overwritten": Point("overwrite", table_module, "write_rows", after=True),
     "nothing purged": Point("purge", table_module, "write_rows"),
     "purged": Point("purge", table_module, "write_rows", after=True),
 }

@@ -33,8 +33,7 @@ def opened(spark: SparkSession, tmp_path: Path, **arguments: Any) -> MergeOnRead
         keys=["k"],
         sequence_by="seq",
         apply_as_deletes="op = 'delete'",
-        keep_merged_for=timedelta(minutes=10),
-        **{**WHOLE, **arguments},
+        **{"keep_merged_for": timedelta(minutes=10), **WHOLE, **arguments},
     )
 
 

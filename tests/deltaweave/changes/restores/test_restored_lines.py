@@ -16,7 +16,9 @@ from dagster_deltaweave.logs import pending_changes
 from dagster_deltaweave.tables import MergeOnReadLocations
 from deltaweave import Table
 from deltaweave.changes import delivery
+from deltaweave.changes.history import Remembered
 from deltaweave.changes.restores.lineage import LineageLease
+from deltaweave.changes.side_tables import Tombstones
 from deltaweave.errors import CommitConflictError
 from tests.deltaweave.changes.restores.test_restores import (
     DELETES,
@@ -306,16 +308,20 @@ def test_a_restore_before_a_rematerialization_commits_loses_no_batch(
 def test_what_a_lost_attempt_noted_is_of_the_commit_of_the_next_one(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    lake, lineage_lease = Lake(spark, tmp_path, KINDS[kind]), delivery.lineage_lease
+    lake = Lake(spark, tmp_path, KINDS[kind])
     lake.apply(INSERTS)
     rival, rivals = Event(7, 10, 5, "e"), list[int]()
+    owner: Any = Remembered if "histories" in kind else Tombstones
+    name = "add" if "histories" in kind else "remember"
+    write = getattr(owner, name)
 
-    def lost(*arguments: Any) -> LineageLease:
-        monkeypatch.setattr(delivery, "lineage_lease", lineage_lease)
+    def lost(*arguments: Any, **options: Any) -> None:
+        monkeypatch.setattr(owner, name, write)
+        write(*arguments, **options)
         rivals.append(lake.apply([rival]))
         raise CommitConflictError("a rival was faster", table="table")
 
-    monkeypatch.setattr(delivery, "lineage_lease", lost)
+    monkeypatch.setattr(owner, name, lost)
     lake.apply([delete(1, 20), delete(5, 20), Event(6, 20, 6, "f")])
     lake.restore(rivals[0])
     # The deletes are of no commit that the table has.

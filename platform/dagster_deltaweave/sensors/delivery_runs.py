@@ -208,8 +208,9 @@ def _pause_left(ended: Sequence[RunRecord], policy: RetryPolicy, *, followed_at_
         return 0
     # Twice as long each time: after a dozen, the longest pause counts, whatever the first one is.
     pause = policy.retry_after_seconds * 2 ** min(number - 1, 30)
-    latest: float = max(map(ended_at, ended))
-    return latest + min(_LONGEST_DELIVERY_PAUSE_SECONDS, pause) - time.time()
+    pause = min(_LONGEST_DELIVERY_PAUSE_SECONDS, pause)
+    left = max(map(ended_at, ended)) + pause - time.time()
+    return float(left)
 
 
 def _is_for(record: RunRecord, delivery: Delivery) -> bool:

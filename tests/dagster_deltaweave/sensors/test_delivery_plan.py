@@ -273,7 +273,7 @@ class Shop:
         ids = records_of_merge(before, version - 1, records, record, order=order_of)
         if name == "orders" and "order" not in self.declared:
             order = self.order()
-            # Of several dimensions, the first is the time.
+            # The first of several dimensions is the time.
             newest = max(order, default="").split("|")[0]
             if day.split("|")[0] > newest or "deltaweave/order" in tags:
                 ids |= {"deltaweave/order/orders": version}
@@ -314,7 +314,7 @@ class Shop:
         return sorted(newest_first(found.order, positions)) if found else []
 
     def launched(self, data: SensorExecutionData) -> list[RunRequest]:
-        """The requests of which the daemon makes runs: it drops those whose run key a run has."""
+        """The requests that become runs: the daemon drops those whose run key a run has."""
         return [
             each
             for each in data.run_requests or []
@@ -371,7 +371,7 @@ def test_what_is_in_the_table_is_requested_no_more_whoever_merged_it(shop: Shop)
     [
         # The new asset has no table.
         ({}, "asset", ["day-1", "day-2"]),
-        # Of another directory nothing is merged; where order matters, older days are late.
+        # Nothing of another directory is merged; where order matters, older days are late.
         ({"order": "any"}, "directory", ["day-1", "day-2"]),
         ({}, "directory", ["day-2", "day-3"]),
         ({"order": "any"}, "both", ["day-1", "day-2"]),

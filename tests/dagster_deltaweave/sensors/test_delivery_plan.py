@@ -956,7 +956,7 @@ def test_newer_days_wait_for_a_failed_region_of_the_newest_merged_day(
         assert "2024-01-02|DE waits for 2024-01-01|FR, whose run failed" in shop.said()
 
 
-def test_another_storage_of_dagster_gets_the_dynamic_partitions_of_tables_first(
+def test_a_new_storage_of_dagster_gets_the_partitions_of_tables_first(
     shop: Shop,
 ) -> None:
     """Else an older one that is delivered again would pass for the newest there."""

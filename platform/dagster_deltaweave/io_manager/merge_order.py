@@ -231,6 +231,7 @@ class EarlierRuns:
             if run in by_id
         ]
         others = self._others_under_way([each for each in found if not each.is_under_way])
+        passed = {newest, *awaited}
         found = [others.get(each.partition, each) for each in found]
         return {
             each.partition: each
@@ -241,7 +242,7 @@ class EarlierRuns:
             or (
                 each.run is not None
                 and each.run.status in _FAILED_STATUSES
-                and each.partition not in {newest, *awaited}
+                and each.partition not in passed
                 and not holds(each.partition, by_id[each.run.run_id])
             )
         }
@@ -485,12 +486,11 @@ class MergedPartitions:
         if not table.exists():
             return cls(lease, -1, -1, {}, positions)
         snapshot = table.snapshot()
-        applied = snapshot.applied_versions(lease)
-        if lease not in applied:
+        applied, records = snapshot.applied_versions(), records_id(snapshot.id, asset)
+        if applied.keys().isdisjoint({lease, records}):
             return cls(lease, -1, snapshot.version, {}, positions)
-        records = records_id(snapshot.id, asset)
         prefixes = f"{lease}#", f"{records}#"
-        looked = snapshot.last_applied(records)
+        looked = applied.get(records)
         back = taken_back(LogOf(snapshot), snapshot.version, records, prefixes, looked=looked)
         merged, recorded = (
             {
@@ -500,7 +500,7 @@ class MergedPartitions:
             }
             for prefix in prefixes
         )
-        held = applied[lease]
+        held = applied.get(lease, -1)
         return cls(lease, held, snapshot.version, merged, positions, recorded)
 
     def holds(self, partition: str, run: RunRecord, instance: DagsterInstance) -> bool:

@@ -29,6 +29,7 @@ from dagster_deltaweave.io_manager.output import (
     record_listed_partitions,
 )
 from dagster_deltaweave.io_manager.rows_by_key import RunPartitions, one_row_for_each_key, takes
+from dagster_deltaweave.io_manager.step_attempts import retry_run_if_transient
 from dagster_deltaweave.io_manager.target_table import Start
 from dagster_deltaweave.io_manager.transaction_ids import (
     RunIds,
@@ -76,7 +77,7 @@ from deltaweave.errors import CORRECT_STATEMENT, DeltaweaveError, StatementError
 from deltaweave.identifiers import column, table_name, unquoted
 
 if TYPE_CHECKING:
-    from dagster import OutputContext
+    from dagster import DagsterRun, OutputContext
     from pyspark.sql import Column, DataFrame
 
     from deltaweave import Table, WriteResult
@@ -234,23 +235,28 @@ def store_nothing(context: OutputContext, tables: TableLocator) -> None:
 def store_held(context: OutputContext, tables: TableLocator) -> bool:
     """Record that the table holds the run's delivery already, if it does; then nothing is written.
 
-    The sensor said so when it requested the run, or the table's own record of the partition says
-    it: where the sensor cannot read the table's log, it knows only the runs that Dagster still has.
+    The sensor said so when it requested the run. Or the table's own record of the partition says it
+    of a run that the sensor has just requested: where it cannot read the table's log, it knows only
+    the runs that Dagster still has. Who executes a run again wants its rows again.
+
     No record of the partition is made, because a RESTORE may have undone the merge since.
 
     Returns:
-        Whether the table holds it. It does not if it was dropped since. Who executes a run again
-        that succeeded wants the rows again.
+        Whether the table holds it. It does not if it was dropped since.
     """
-    key, tags = context.asset_key, tags_of_output(context)
-    is_named = key in held_assets(tags)
-    if not (is_named or written_tag(tags, IDENTITY_TAG)) or _repeats_success(context):
+    key, declared = context.asset_key, declaration_of(context)
+    if key in held_assets(tags_of_output(context)):
+        if _repeats_success(context):
+            return False
+        location = table_location(context.definition_metadata, asset=key.to_user_string())
+        table = tables.table(key, location)
+        is_held = table.exists()
+    elif isinstance(declared, (MergeDeclaration, WriteDeclaration)) and _is_of_new_run(context):
+        with retry_run_if_transient(declared.retries, context):
+            table = tables.table(key, declared)
+            is_held = records_delivery(context, table)
+    else:
         return False
-    if isinstance(declaration_of(context), (ChangesDeclaration, MergeOnReadDeclaration)):
-        return False
-    location = table_location(context.definition_metadata, asset=key.to_user_string())
-    table = tables.table(key, location)
-    is_held = table.exists() if is_named else records_delivery(context, table)
     if not is_held:
         return False
     after = Recording(context, [])
@@ -262,10 +268,21 @@ def store_held(context: OutputContext, tables: TableLocator) -> bool:
 
 
 def _repeats_success(context: OutputContext) -> bool:
+    """Return whether a run that succeeded is executed again, also after attempts that failed."""
     step = context.step_context
-    parent = parent_of(step.dagster_run)
-    before = step.instance.get_run_by_id(parent) if parent else None
-    return before is not None and before.is_success
+    run: DagsterRun | None = step.dagster_run
+    while run is not None and (parent := parent_of(run)):
+        run = step.instance.get_run_by_id(parent)
+        if run is not None and run.is_success:
+            return True
+    return False
+
+
+def _is_of_new_run(context: OutputContext) -> bool:
+    """Return whether a sensor requested the run for a delivery, and it executes none again."""
+    tags, run = tags_of_output(context), context.step_context.dagster_run
+    is_requested = written_tag(tags, IDENTITY_TAG) is not None
+    return is_requested and parent_of(run) is None and len(output_partition_keys(context)) == 1
 
 
 @singledispatch

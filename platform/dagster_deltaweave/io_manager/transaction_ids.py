@@ -342,9 +342,10 @@ def _id_by_time(table: Table, name: str, time: int, directory: str) -> Transacti
     """Return the id of a delivery that is named by its time, among those of its directory.
 
     Times increase, so an older delivery than the applied one counts as applied. Those of another
-    directory have an order of their own.
+    directory have an order of their own. What a run by hand applied, or an earlier release, has an
+    id without a directory.
     """
-    if directory:
+    if directory and not (table.exists() and table.last_applied(name) == time):
         return TransactionId(recorded_name(name, directory), time)
     # A run by hand may name a delivery that a sensor's run applied.
     applied = table.snapshot().applied_versions(f"{name}\t") if table.exists() else {}

@@ -179,7 +179,7 @@ def _texts_predicate(
     if are_dated and _begin_and_end_days(windows):
         # All hours of a day together have the texts of their date, too.
         each_window = map(definition.time_window_for_partition_key, keys)
-        if likes == _ANY_TEXT or _begin_and_end_days(
+        if ("T" in likes and likes.get(" ") == _ANY_TIME) or _begin_and_end_days(
             [(each.start, each.end) for each in each_window]
         ):
             return _dates_predicate(expression, windows, "____-__-__%")
@@ -224,7 +224,7 @@ def _times_predicate(
         in_windows = _windows_condition(expression, windows, spelt)
         are_times = f"({expression}) LIKE '____-__-__{separator}{like}'"
         if separator == "T":  # ISO 8601, where a text may name a zone; its clock then counts not
-            zone = "(Z|[+]00:00)?" if definition.timezone == "UTC" else ""
+            zone = "(Z|[+]00:00)?" if definition.timezone in ("UTC", "Etc/UTC") else ""
             are_times += f" AND ({expression}) RLIKE '^[-0-9]*T[0-9:.]*{zone}$'"
         each_form.append(f"({are_times} AND {in_windows})")
     return f"({' OR '.join(each_form)})"

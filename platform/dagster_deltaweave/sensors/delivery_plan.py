@@ -124,19 +124,21 @@ def plan_requests(
 
 
 def _lost_partitions(target: SensorTarget, assets: Sequence[TargetAsset]) -> Sequence[str]:
-    """Return the dynamic partitions that tables hold in order, if Dagster has none of them.
+    """Return the dynamic partitions that tables hold in order and Dagster has never had.
 
-    Its storage is then another one, and in it older partitions would pass for the newest. If it has
-    some, the others were deleted.
+    Its storage is then another one, and in it older partitions would pass for the newest. Of those
+    that were deleted, it still has the materializations.
     """
-    name = getattr(target.partitions_def, "name", None)
-    held = {key for each in assets if each.held for key in each.held.order}
-    if not (isinstance(target.partitions_def, DynamicPartitionsDefinition) and name and held):
+    definition, instance = target.partitions_def, target.context.instance
+    if not isinstance(definition, DynamicPartitionsDefinition) or definition.name is None:
         return []
-    instance = target.context.instance
-    if instance.has_dynamic_partition(name, max(held)):
-        return []
-    return sorted(held) if held.isdisjoint(instance.get_dynamic_partitions(name)) else []
+    lost = set[str]()
+    for each in assets:
+        order = each.held.order if each.held else {}
+        if order and not instance.has_dynamic_partition(definition.name, max(order)):
+            known = set(instance.get_dynamic_partitions(definition.name))
+            lost |= order.keys() - known - instance.get_materialized_partitions(each.key)
+    return sorted(lost)
 
 
 @dataclass

@@ -118,9 +118,9 @@ class _LandingSensor:
         )
         if plan.lost:
             return SensorResult(
-                skip_reason=f"Dagster has none of the {counted(len(plan.lost), 'partition')} that "
-                f"{self.shown} was merged into, as after its storage was replaced: they are added "
-                "first, because the order of merges is theirs.",
+                skip_reason=f"The target's tables hold {counted(len(plan.lost), 'partition')} that "
+                "Dagster has never had, as after its storage was replaced: they are added first, "
+                "because the order of merges is theirs.",
                 dynamic_partitions_requests=added_partitions(
                     context, self.partitions_def, plan.lost
                 ),

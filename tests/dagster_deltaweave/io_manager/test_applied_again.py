@@ -3,7 +3,7 @@
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -53,7 +53,13 @@ from dagster_deltaweave.io_manager.transaction_ids import (
     is_known,
 )
 from dagster_deltaweave.logs.delta_log import LogAt
-from dagster_deltaweave.partitions import FULL_REFRESH_TAG, HELD_TAG, recorded_tag, wrote
+from dagster_deltaweave.partitions import (
+    FULL_REFRESH_TAG,
+    HELD_TAG,
+    IDENTITY_TAG,
+    recorded_tag,
+    wrote,
+)
 from dagster_deltaweave.tables import TableLocator
 from dagster_deltaweave.tables.declaration import WriteDeclaration
 from deltaweave import Table
@@ -499,15 +505,27 @@ def test_an_asset_of_a_step_reads_itself_only_by_a_dependency_of_its_own() -> No
 
 
 HELD = {HELD_TAG: '["orders"]'}
+SUCCESS, FAILURE = DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE
+
+
+def again_after(instance: DagsterInstance, before: Sequence[DagsterRunStatus]) -> dict[str, str]:
+    """The tags of a run that executes again the last of these runs, each of the one before it."""
+    tags: dict[str, str] = {}
+    for status in before:
+        run = create_run_for_test(instance, status=status, tags=tags)
+        tags = {PARENT_RUN_ID_TAG: run.run_id}
+    return tags
 
 
 @pytest.mark.parametrize(
-    ("tags", "has_table", "is_repeated", "is_held"),
+    ("tags", "has_table", "before", "is_held"),
     [
-        (HELD, True, False, True),
-        (HELD | {FULL_REFRESH_TAG: "true"}, True, False, False),
-        (HELD, False, False, False),  # the table was dropped since
-        (HELD, True, True, False),  # a run that succeeded is executed again
+        (HELD, True, [], True),
+        (HELD | {FULL_REFRESH_TAG: "true"}, True, [], False),
+        (HELD, False, [], False),  # the table was dropped since
+        (HELD, True, [FAILURE], True),
+        (HELD, True, [SUCCESS], False),  # a run that succeeded is executed again
+        (HELD, True, [SUCCESS, FAILURE], False),  # and once more, after that failed
     ],
 )
 def test_what_held_a_runs_delivery_is_not_stored_again(
@@ -515,10 +533,13 @@ def test_what_held_a_runs_delivery_is_not_stored_again(
     tmp_path: Path,
     tags: Mapping[str, str],
     has_table: bool,
-    is_repeated: bool,
+    before: Sequence[DagsterRunStatus],
     is_held: bool,
 ) -> None:
-    """The step of the asset runs because another asset lacks the delivery."""
+    """The step of the asset runs because another asset lacks the delivery.
+
+    `before`: how the runs ended that this one executes again, the first one first.
+    """
     stored, unchanged = list[AssetKey](), list[AssetKey]()
     monkeypatch.setattr(delta_io_manager, "store_nothing", lambda c, _: stored.append(c.asset_key))
     monkeypatch.setattr(
@@ -533,8 +554,7 @@ def test_what_held_a_runs_delivery_is_not_stored_again(
     manager = SparkDeltaIOManager(root=str(tmp_path), spark=SparkResource())
     orders, rejects = AssetKey("orders"), AssetKey("rejects")
     with DagsterInstance.ephemeral() as instance:
-        parent = create_run_for_test(instance, status=DagsterRunStatus.SUCCESS).run_id
-        more = {PARENT_RUN_ID_TAG: parent} if is_repeated else {}
+        more = again_after(instance, before)
         result = materialize(
             [step], resources={"io_manager": manager}, tags={**tags, **more}, instance=instance
         )
@@ -543,3 +563,47 @@ def test_what_held_a_runs_delivery_is_not_stored_again(
     assert wrote(run, recorded_tag(orders)) == is_held
     assert unchanged == [orders] * is_held
     assert stored == ([rejects] if is_held else [orders, rejects])
+
+
+@pytest.mark.parametrize(
+    ("declared", "tags", "before", "is_held"),
+    [
+        ({"write": "append"}, {IDENTITY_TAG: "7@9"}, [], True),
+        ({"write": "merge", "keys": "id"}, {IDENTITY_TAG: "7@9"}, [], True),
+        # Somebody executes again what failed after its commit, perhaps with other code.
+        ({"write": "append"}, {IDENTITY_TAG: "7@9"}, [FAILURE], False),
+        ({"write": "append"}, {IDENTITY_TAG: "7@9"}, [SUCCESS, FAILURE], False),
+        ({"write": "append"}, {}, [], False),  # by hand
+        ({}, {IDENTITY_TAG: "7@9"}, [], False),  # nothing declares a table of its own
+    ],
+)
+def test_what_a_tables_record_holds_is_not_stored_for_a_new_request(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    declared: Mapping[str, str],
+    tags: Mapping[str, str],
+    before: Sequence[DagsterRunStatus],
+    is_held: bool,
+) -> None:
+    stored, unchanged = list[AssetKey](), list[AssetKey]()
+    monkeypatch.setattr(delta_io_manager, "store_nothing", lambda c, _: stored.append(c.asset_key))
+    monkeypatch.setattr(
+        stores, "record_unchanged", lambda context, _: unchanged.append(context.asset_key)
+    )
+    monkeypatch.setattr(stores, "records_delivery", lambda *_: True)
+    monkeypatch.setattr(TableLocator, "table", lambda *_: SimpleNamespace(exists=lambda: True))
+    days = StaticPartitionsDefinition(["day-1"])
+
+    @asset(partitions_def=days, metadata={f"deltaweave/{k}": v for k, v in declared.items()})
+    def orders() -> Any:
+        return None
+
+    manager = SparkDeltaIOManager(root=str(tmp_path), spark=SparkResource())
+    with DagsterInstance.ephemeral() as instance:
+        all_tags = {**tags, **again_after(instance, before)}
+        resources = {"io_manager": manager}
+        materialize(
+            [orders], resources=resources, tags=all_tags, instance=instance, partition_key="day-1"
+        )
+    assert unchanged == [orders.key] * is_held
+    assert stored == [orders.key] * (not is_held)

@@ -19,9 +19,11 @@ from dagster import (
     DagsterInstance,
     Definitions,
     DynamicPartitionsDefinition,
+    RunsFilter,
     asset,
     define_asset_job,
 )
+from dagster._core.test_utils import create_run_for_test
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -31,8 +33,10 @@ from dagster_deltaweave import (
     build_partition_sensor,
     merge_asset,
 )
+from dagster_deltaweave.io_manager.merge_order import MergedPartitions
 from dagster_deltaweave.io_manager.transaction_ids import ids_of_run
 from dagster_deltaweave.landing.source_partition import LANDING
+from dagster_deltaweave.partitions import DELIVERY_TAG
 from dagster_deltaweave.tables.declaration import MergeDeclaration
 from deltaweave import Table, clauses
 from deltaweave.errors import SourceError
@@ -423,3 +427,28 @@ def test_a_delivery_tagged_by_hand_is_taken_at_its_word(
     for _ in range(2):
         landing.merge({"deltaweave/delivery": "7"})
     assert rows(table("counts")) == [("x", 1)]
+
+
+@pytest.mark.minutes
+def test_a_delivery_that_was_applied_by_hand_is_not_counted_again_by_its_run(
+    landing: Landing, table: AssetTable
+) -> None:
+    landing.land(1)
+    tags = landing.requested()
+    landing.merge({"deltaweave/delivery": tags[DELIVERY_TAG]})
+    landing.merge(tags)
+    assert rows(table("counts")) == [("x", 1)]
+
+
+def test_the_records_of_a_table_say_which_run_merged_a_partition(
+    landing: Landing, table: AssetTable
+) -> None:
+    """Also if Dagster holds it for failed, because it was killed after its commit."""
+    landing.land(1)
+    landing.merge(landing.requested())
+    [merged] = landing.instance.get_run_records(limit=1)
+    later = create_run_for_test(landing.instance, tags={"dagster/partition": "a"})
+    [failed] = landing.instance.get_run_records(RunsFilter(run_ids=[later.run_id]))
+    found = MergedPartitions.of(AssetKey("counts"), table("counts"), lambda key: key)
+    held = [found.holds("a", each, landing.instance) for each in (merged, failed)]
+    assert held == [True, False]

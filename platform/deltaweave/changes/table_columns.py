@@ -162,7 +162,7 @@ class TableColumns:
         def longer(text: Column, limits: CharType | VarcharType) -> Column:
             if is_written is None:
                 return text
-            is_longer = F.length(F.rtrim(text)) > limits.length
+            is_longer = F.length(text) > limits.length
             problem = f"a text does not fit the table, whose {name} is {self.type_in_words(name)}: "
             error = F.raise_error(F.concat(F.lit(problem), text))
             return F.when(is_written & is_longer, error).otherwise(text)

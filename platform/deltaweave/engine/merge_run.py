@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-from contextvars import copy_context
 from dataclasses import dataclass, fields, replace
-from functools import partial
 
 from pyspark.sql import SparkSession
 
 from deltaweave._validation import YES, Verdict, no
 from deltaweave.delta.commit import Lease, Transaction, TransactionId, is_applied
-from deltaweave.delta.jvm import alongside, number_setting
+from deltaweave.delta.jvm import do_apart, number_setting
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine import limits
 from deltaweave.engine.report import Phases
@@ -147,15 +145,9 @@ class Preconditions:
             self.lease.check(held, table=transaction.merge.table, version=transaction.version)
 
     def before_commit(self, spark: SparkSession) -> None:
-        """Do what the lease does before the commit.
-
-        It is done in another thread, because in this one Delta takes each write for a part of the
-        merge's transaction.
-        """
-        work = None if self.lease is None else self.lease.before_commit
-        if work is not None:
-            with alongside(spark, partial(copy_context().run, work)) as done:
-                done.result()
+        """Do what the lease does before the commit."""
+        if self.lease is not None and self.lease.before_commit is not None:
+            do_apart(spark, self.lease.before_commit)
 
     def check_version(self, transaction: Transaction) -> None:
         """Fail where the source was computed from another version of the target."""

@@ -54,6 +54,7 @@ LENGTHS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "a text that is too long for VARCHAR": ({"w": "'abcd'"}, {}),
     "a text that is too long for CHAR": ({"c": "'abc'"}, {}),
     "a field that is too long": ({"s": "named_struct('a', 'abc')"}, {}),
+    "a field that is too long by blanks": ({"s": "named_struct('a', 'x  ')"}, {}),
 }
 UNFIT: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "a value of another type": ({"v": "'seven'"}, {"v": "STRING"}),
@@ -191,6 +192,10 @@ def test_a_batch_that_its_base_refuses_leaves_nothing_when_it_is_deleted(
     table.append(batch(spark, [event(k, 2) for k in (1, 2, 3, 4)]))
     table.rematerialize(strategy)
     assert rows_of(table.read()) == {(k, 2) for k in (1, 2, 3, 4)}
+    table.append(batch(spark, with_wrong(True, {})))  # corrected, and with what is remembered
+    table.rematerialize(strategy)
+    assert rows_of(table.read_optimized()) == {(2, 9), (3, 9)}
+    assert kept_beside(spark, path) != []
 
 
 # By the column's type: a value that it cannot hold.

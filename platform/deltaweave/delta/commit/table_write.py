@@ -38,6 +38,7 @@ from deltaweave.delta.jvm import (
     DeltaTransaction,
     JavaObject,
     Jvm,
+    do_apart,
     in_session,
     own_session,
     reads_leniently,
@@ -320,7 +321,7 @@ def _written_and_committed(
         made = write_operation(spark, mode, predicate)
         arguments = (jvm.seq_of(actions), made, data.stringTags())
         if write.check is not None:
-            write.check()
+            do_apart(spark, write.check)
         read = TableSnapshot(spark, log, transaction.snapshot())
         own_files.is_committing = True
         return committed(

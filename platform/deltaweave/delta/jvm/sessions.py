@@ -13,7 +13,9 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -260,6 +262,15 @@ def alongside(spark: SparkSession, work: Callable[[], Result]) -> Iterator[Futur
         yield background.future
     finally:
         background.thread.join()
+
+
+def do_apart(spark: SparkSession, work: Callable[[], Result]) -> Result:
+    """Do some work outside of this thread's active transaction, and return its result.
+
+    In this thread, Delta would take each write to another table for a part of the transaction.
+    """
+    with alongside(spark, partial(copy_context().run, work)) as done:
+        return done.result()
 
 
 @dataclass(frozen=True)

@@ -188,7 +188,7 @@ def test_of_two_rematerializations_at_once_one_does_it(
     append(table, Event(1, 1, 10), Event(2, 1, 20))
     table.rematerialize()
     append(table, Event(1, 2, 11), delete(2, 2))
-    # The first write of a rematerialization is that of the deletes.
+    # The second write of a rematerialization is that of the deletes, right before its commit.
     before(Table, "write", lambda: before(Table, "write", lambda: table.rematerialize("merge")))
     assert table.rematerialize("overwrite") is None
     assert (table.pending().batches, rows(table.read_optimized())) == (0, {(1, 11, None)})

@@ -30,7 +30,7 @@ from dagster_deltaweave.io_manager.step_attempts import (
     retry_run_if_transient,
     waits_of_step,
 )
-from dagster_deltaweave.logs import NOTHING, HeldPartitions, order_id, records_id, taken_back
+from dagster_deltaweave.logs import HeldPartitions, order_id, records_id, taken_back
 from dagster_deltaweave.partitions import (
     ORDER_TAG,
     WAITED_TAG,
@@ -469,7 +469,7 @@ class MergedPartitions:
         held: The lease's version in the table, -1 for none.
         version: The table's version, -1 if there is no table yet.
         merged: Partition to the version of its own application id.
-        records: The records of the partitions in the table, by `recorded_name`.
+        table: What the table holds by its records, too.
     """
 
     lease: str
@@ -477,7 +477,7 @@ class MergedPartitions:
     version: int
     merged: Mapping[str, int]
     positions: Positions
-    records: Mapping[str, int] = field(default_factory=dict)
+    table: HeldPartitions = field(default_factory=lambda: HeldPartitions({}, {}))
 
     @classmethod
     def of(cls, asset: AssetKey, table: Table, positions: Positions) -> MergedPartitions:
@@ -492,20 +492,9 @@ class MergedPartitions:
         prefixes = f"{lease}#", f"{records}#"
         looked = applied.get(records)
         back = taken_back(LogOf(snapshot), snapshot.version, records, prefixes, looked=looked)
-        merged, recorded = (
-            {
-                name.removeprefix(prefix): version
-                for name, version in applied.items()
-                if name.startswith(prefix) and version != NOTHING and name not in back
-            }
-            for prefix in prefixes
-        )
+        holds = HeldPartitions.of(asset, records, applied, back)
         held = applied.get(lease, -1)
-        return cls(lease, held, snapshot.version, merged, positions, recorded)
-
-    def holds(self, partition: str, run: RunRecord, instance: DagsterInstance) -> bool:
-        """Return whether the table holds what a run merged into a partition."""
-        return HeldPartitions(self.records, {}).holds_run(partition, run, instance)
+        return cls(lease, held, snapshot.version, holds.order, positions, holds)
 
     @property
     def newest(self) -> str | None:
@@ -586,7 +575,7 @@ def _wait(
 
     def holds(partition: str, run: RunRecord) -> bool:
         instance = context.step_context.instance
-        return merged is not None and merged.holds(partition, run, instance)
+        return merged is not None and merged.table.holds_run(partition, run, instance)
 
     earlier.wait(newest, has_rows=has_rows, has_inputs=has_inputs, holds=holds)
     return merged

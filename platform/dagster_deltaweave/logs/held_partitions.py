@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -46,6 +46,25 @@ class HeldPartitions:
 
     records: Mapping[str, int]
     order: Mapping[str, int]
+
+    @classmethod
+    def of(
+        cls, asset: AssetKey, records: str, applied: Mapping[str, int], back: Collection[str]
+    ) -> HeldPartitions:
+        """Return the partitions of an asset by a table's application ids.
+
+        `records`: the application id of the asset's records. `back`: the ids that a RESTORE or
+        REPLACE took back.
+        """
+        held, order = (
+            {
+                name.removeprefix(prefix): number
+                for name, number in applied.items()
+                if name.startswith(prefix) and number >= least and name not in back
+            }
+            for prefix, least in ((f"{records}#", 1), (f"{order_id(asset)}#", 0))
+        )
+        return cls(held, order)
 
     def holds(self, partition: str, directory: str) -> bool:
         """Return whether the partition was merged, from this landing directory or by hand."""
@@ -154,15 +173,7 @@ def merged_partitions(location: str, asset: AssetKey) -> HeldPartitions | None:
     back = set[str]()
     if records in applied:
         back = taken_back(LogAt(location), version, records, prefixes, looked=applied[records])
-    held, order = (
-        {
-            name.removeprefix(prefix): number
-            for name, number in applied.items()
-            if name.startswith(prefix) and number >= least and name not in back
-        }
-        for prefix, least in zip(prefixes, (1, 0), strict=True)
-    )
-    return HeldPartitions(held, order)
+    return HeldPartitions.of(asset, records, applied, back)
 
 
 def taken_back(

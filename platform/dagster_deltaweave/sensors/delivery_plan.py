@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dagster import (
+    AddDynamicPartitionsRequest,
     AssetKey,
     DagsterInstance,
     DagsterRunStatus,
@@ -51,7 +52,7 @@ class DeliveryPlan:
         waiting: Waiting deliveries, by the partition that they wait for, and why.
         later: The number of deliveries that are left for later ticks.
         done: Digests of groups of deliveries that runs have merged, for the cursor.
-        lost: Dynamic partitions that tables hold and that Dagster must have before it decides.
+        lost: Adds dynamic partitions that tables hold, and that Dagster must have before the rest.
     """
 
     requests: list[tuple[Delivery, Standing]] = field(default_factory=list)
@@ -61,7 +62,7 @@ class DeliveryPlan:
     waiting: dict[str, list[str]] = field(default_factory=dict)
     later: int = 0
     done: list[str] = field(default_factory=list)
-    lost: Sequence[str] = ()
+    lost: AddDynamicPartitionsRequest | None = None
 
     @property
     def reasons(self) -> list[str]:
@@ -123,22 +124,25 @@ def plan_requests(
     return planner.plan
 
 
-def _lost_partitions(target: SensorTarget, assets: Sequence[TargetAsset]) -> Sequence[str]:
-    """Return the dynamic partitions that tables hold in order and Dagster has never had.
+def _lost_partitions(
+    target: SensorTarget, assets: Sequence[TargetAsset]
+) -> AddDynamicPartitionsRequest | None:
+    """Return what adds the dynamic partitions that tables hold in order and Dagster never had.
 
     Its storage is then another one, and in it older partitions would pass for the newest. Of those
     that were deleted, it still has the materializations.
     """
     definition, instance = target.partitions_def, target.context.instance
     if not isinstance(definition, DynamicPartitionsDefinition) or definition.name is None:
-        return []
-    lost = set[str]()
-    for each in assets:
-        order = each.held.order if each.held else {}
-        if order and not instance.has_dynamic_partition(definition.name, max(order)):
-            known = set(instance.get_dynamic_partitions(definition.name))
-            lost |= order.keys() - known - instance.get_materialized_partitions(each.key)
-    return sorted(lost)
+        return None
+    orders = {each.key: each.held.order for each in assets if each.held and each.held.order}
+    if all(instance.has_dynamic_partition(definition.name, max(each)) for each in orders.values()):
+        return None
+    known, lost = set(instance.get_dynamic_partitions(definition.name)), set[str]()
+    for key, order in orders.items():
+        if max(order) not in known:
+            lost |= order.keys() - known - instance.get_materialized_partitions(key)
+    return definition.build_add_request(sorted(lost)) if lost else None
 
 
 @dataclass

@@ -118,12 +118,11 @@ class _LandingSensor:
         )
         if plan.lost:
             return SensorResult(
-                skip_reason=f"The target's tables hold {counted(len(plan.lost), 'partition')} that "
+                skip_reason="The target's tables hold "
+                f"{counted(len(plan.lost.partition_keys), 'partition')} that "
                 "Dagster has never had, as after its storage was replaced: they are added first, "
                 "because the order of merges is theirs.",
-                dynamic_partitions_requests=added_partitions(
-                    context, self.partitions_def, plan.lost
-                ),
+                dynamic_partitions_requests=[plan.lost],
                 cursor=context.cursor,
             )
         after = LandingCursor(landed.unsettled, plan.done).to_cursor()

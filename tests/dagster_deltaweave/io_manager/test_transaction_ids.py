@@ -430,7 +430,7 @@ def test_a_delivery_tagged_by_hand_is_taken_at_its_word(
 
 
 @pytest.mark.minutes
-def test_a_delivery_that_was_applied_by_hand_is_not_counted_again_by_its_run(
+def test_a_delivery_applied_by_hand_is_not_counted_again_by_its_run(
     landing: Landing, table: AssetTable
 ) -> None:
     landing.land(1)
@@ -450,5 +450,5 @@ def test_the_records_of_a_table_say_which_run_merged_a_partition(
     later = create_run_for_test(landing.instance, tags={"dagster/partition": "a"})
     [failed] = landing.instance.get_run_records(RunsFilter(run_ids=[later.run_id]))
     found = MergedPartitions.of(AssetKey("counts"), table("counts"), lambda key: key)
-    held = [found.holds("a", each, landing.instance) for each in (merged, failed)]
+    held = [found.table.holds_run("a", each, landing.instance) for each in (merged, failed)]
     assert held == [True, False]

@@ -64,5 +64,5 @@ class MadeTable:
             id=table_id,
             data_path=str(self.path),
             last_applied=applied.get,
-            applied_versions=lambda prefix: {n: v for n, v in applied.items() if prefix in n},
+            applied_versions=lambda prefix="": {n: v for n, v in applied.items() if prefix in n},
         )

@@ -207,12 +207,13 @@ _DENIES = re.compile(
 )
 # Messages about a missing table are for any statement, also for DROP; the hint has what to do.
 _ADVICE_ON_NAMES = re.compile(
-    r"\s*To tolerate the error on drop,? use [^.]*\."
-    r"|\s*Verify the spelling and correctness of the schema.*?(?=\s+SQLSTATE:|\s*\Z)",
+    r"(?<!\s)\s*To tolerate the error on drop,? use [^.]*\."
+    r"|(?<!\s)\s*Verify the spelling and correctness of the schema.*?(?=\sSQLSTATE:|\Z)",
     re.DOTALL,
 )
-# The plan that Spark appends to a message about names: `;`, then a tree of relations.
-_PLAN = re.compile(r";\n(?=['!]?[A-Z]\w*[a-z])(?:[ :+|-]*['!]?[A-Z]\w*[a-z][^\n]*\n?)+\s*\Z")
+# A line of a plan: an operator's name, perhaps of one that Spark compiles; or a part's heading.
+_OPERATOR = re.compile(r"['!]?[A-Z]\w*[a-z]|\*\(\d+\) |== ")
+_BRANCH = re.compile(r"[ :+|-]*")
 _READING_FILE = re.compile(r"reading file (\S+?)\.?(?=\s|$)")
 _TRACEBACK = "Traceback (most recent call last):"
 _SESSION_ENDED = re.compile(r"SparkContext (was|has been) shut ?down|stopped SparkContext")
@@ -381,12 +382,9 @@ def _quotes(java_error: JavaObject) -> bool:
 
 
 def _arguments(java_error: JavaObject) -> dict[str, Any]:
+    message = _without_plan(java_error.getMessage() or java_error.toString())
     arguments = {
-        "problem": _without_traceback(
-            _PLAN.sub(
-                "", _ADVICE_ON_NAMES.sub("", java_error.getMessage() or java_error.toString())
-            )
-        ),
+        "problem": _without_traceback(_ADVICE_ON_NAMES.sub("", message)),
         "error_class": _error_class(java_error),
         "sql_state": _call(java_error, "getSqlState"),
     }
@@ -404,6 +402,26 @@ def _arguments(java_error: JavaObject) -> dict[str, Any]:
     elif arguments["error_class"] == "SCHEMA_NOT_FOUND":
         arguments["hint"] = "Create the schema first (CREATE SCHEMA …), or name another one."
     return arguments
+
+
+def _without_plan(message: str) -> str:
+    """Cut the plan that Spark appends to a message about names: `;`, then a tree of relations.
+
+    Plans may have thousands of names, so each line is looked at once.
+    """
+    lines = message.rstrip().split("\n")
+    begin = len(lines)
+    while begin > 1 and _is_of_plan(lines[begin - 1]):
+        begin -= 1
+    for i in range(begin, len(lines)):
+        if lines[i - 1].endswith(";") and _OPERATOR.match(lines[i]):
+            return "\n".join(lines[:i])[:-1]
+    return message
+
+
+def _is_of_plan(line: str) -> bool:
+    branch = _BRANCH.match(line)
+    return branch is not None and _OPERATOR.match(line, branch.end()) is not None
 
 
 def _without_traceback(message: str) -> str:

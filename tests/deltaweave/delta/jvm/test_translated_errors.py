@@ -37,6 +37,26 @@ def test_storage_that_refuses_access_is_reported_as_such(
     assert said in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("plan", "kept"),
+    [
+        ("'Project [a]\n+- LocalRelation [a]\n", ""),
+        ("'Project [a]\n+- *(1) Project [a]\n   +- == Final Plan ==", ""),  # Spark compiled a part
+        (f"'Project [{'cast(Name AS Int), ' * 5_000}]\n+- *(1) Project", ""),
+        ("select 1;\n'Project [a]", ";\nselect 1"),  # a statement's own lines stay
+        ("say 2", ";\nsay 2"),
+    ],
+    ids=["a plan", "a physical plan", "thousands of names", "after a statement", "no plan"],
+)
+def test_a_plan_is_cut_from_a_message(spark: SparkSession, plan: str, kept: str) -> None:
+    java: Any = spark.sparkContext._jvm
+    error = PySparkException("…")
+    error._origin = java.java.lang.IllegalStateException(f"[X] no such name;\n{plan}")  # type: ignore[attr-defined]
+    with pytest.raises(MergeFailedError) as raised, translated("orders"):
+        raise error
+    assert raised.value.problem == f"[X] no such name{kept}"
+
+
 def test_a_missing_table_is_three_sentences(spark: SparkSession) -> None:
     with pytest.raises(TableNotFoundError) as raised, translated("orders", operation="opening"):
         spark.table("no_such_table").count()

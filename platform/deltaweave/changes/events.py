@@ -276,16 +276,17 @@ def digest(rows: DataFrame, shape: EventShape) -> Column:
 
     A value is hashed with its column's name, and a null is not hashed. So the digest depends on
     which columns are null and not on the order of columns. A column that is added later, and is
-    null in earlier events, changes no digest.
+    null in earlier events, changes no digest. Neither does it matter whether an event names the
+    columns that it sets: those with equal digests set no column to different values but null.
     """
     fields = values_type(rows.schema)
     types = {name: fields[name].dataType for name in shape.columns}
     hashes = []
     for name in sorted(types, key=lambda name: (name.lower(), name)):
-        hashes += hashed(F.col(EVENT_VALUES)[name], types[name], quoted(name.lower()))
-    if PRESENT in rows.columns:
-        names = F.array_sort(F.array_distinct(PRESENT))
-        hashes += hashed(names, rows.schema[PRESENT].dataType, PRESENT)
+        value = F.col(EVENT_VALUES)[name]
+        if PRESENT in rows.columns:
+            value = F.when(mentions(name, shape), value)
+        hashes += hashed(value, types[name], quoted(name.lower()))
     return F.xxhash64(*hashes) if hashes else F.lit(0)
 
 

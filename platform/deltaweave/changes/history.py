@@ -9,10 +9,16 @@ a batch are recomputed from all known events: the versions in the table, each wi
 began it and, if no version follows, the delete that ended it; the remembered events, which the
 versions do not show; and the batch. It makes no difference from which of these an event comes, and
 so neither does its time of arrival.
+
+If an upsert is remembered, all are that count at its sequence. So a version's row counts as the
+event that began it if no upsert of its sequence is remembered, and otherwise is not looked at: it
+may have values of other events, later ones where columns are not tracked or earlier ones where
+events leave columns out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -56,7 +62,7 @@ from deltaweave.changes.side_tables import (
     to_stored,
     with_values_of,
 )
-from deltaweave.delta.jvm import translated
+from deltaweave.delta.jvm import grouped, translated
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.delta.scan import cached
 from deltaweave.engine.report import MergeResult
@@ -67,9 +73,10 @@ from deltaweave.table import Table
 START, END = "__START_AT", "__END_AT"
 
 _IN_TABLE = f"{PREFIX}in_table"
-_IS_WITNESS = f"{PREFIX}is_witness"
 _IS_BORDER = f"{PREFIX}is_border"
 _IS_KEPT = f"{PREFIX}is_kept"
+_IS_SHARED = f"{PREFIX}is_shared"
+_SET = f"{PREFIX}set"
 _BEGAN = f"{PREFIX}began"
 _IS_REMOVED = f"{PREFIX}gone"
 _OF_ALL = f"{PREFIX}of_all"
@@ -164,7 +171,9 @@ class Histories:
         Returns:
             Columns as in `Events.rows`; `_cdc_is_border` (boolean): whether the event begins a
             version or ends one without beginning another; `_cdc_state`: the values after it;
-            `_cdc_is_kept` (boolean): whether it is remembered; `_cdc_began` (array): the starts of
+            `_cdc_is_kept` (boolean): whether it is remembered, null if a version shows it;
+            `_cdc_is_shared` (boolean): whether it is an upsert, and one of its key and sequence is
+            remembered or will be, because all of the batch are; `_cdc_began` (array): the starts of
             versions in the table with its sequence, at most one.
         """
         table_type = versions.schema[EVENT_VALUES].dataType  # events are compared with versions
@@ -181,39 +190,57 @@ class Histories:
         tie = F.when(F.col(OPERATION) == UPSERT, tie).otherwise(F.col(SEQUENCE)["tie"])
         sequence = F.struct(F.expr(f"{SEQUENCE}.at"), tie.alias("tie"))
         known = known.withColumn(SEQUENCE, sequence)
-        at = f"PARTITION BY {self._keys}, {SEQUENCE}.at"
-        known = known.withColumn(_BEGAN, F.expr(f"collect_list({_BEGAN}) OVER ({at})"))
+        known = self._that_count(known, side_version)
+        order = f"{_IS_UPSERT}, {SEQUENCE}.tie DESC, {_IS_KEPT} DESC"
         if self.events.shape.is_partial:
-            known = self._as_one_event(known)
-        # If a version begins at the end of another, no delete ended the earlier one.
-        known = known.where(f"{_IS_UPSERT} OR NOT {_IN_TABLE} OR size({_BEGAN}) = 0")
-        witness = f"{_IN_TABLE}, " if self.events.shape.is_partial else ""
-        if not witness and not self.versions_are_events(side_version):
-            # A version with values of later events does not show its first event, which is kept.
-            is_kept = f"bool_or(coalesce({_IS_KEPT}, false)) OVER ({at})"
-            known = known.withColumn(_IS_WITNESS, F.expr(f"{_IN_TABLE} AND {is_kept}"))
-            witness = f"{_IS_WITNESS}, "
-        best = f"{_IS_UPSERT}, {witness}{SEQUENCE}.tie DESC, {_IS_KEPT} DESC"
-        rank = F.expr(f"row_number() OVER ({at} ORDER BY {best})")
+            known = known.withColumn(_SET, self._set_together())
+            # A version's row is remembered if it does not show all of its event any more.
+            order = f"{_IS_UPSERT}, {_IN_TABLE} AND {_IS_UPSERT} DESC, {order}"
+        rank = F.expr(f"row_number() OVER ({self._at} ORDER BY {order})")
         known = known.withColumn("_cdc_rank", rank).where("_cdc_rank = 1")
-        return self._with_borders(known.drop("_cdc_rank", _IS_WITNESS)).drop(_IN_TABLE)
+        return self._with_borders(known.drop("_cdc_rank")).drop(_IN_TABLE, _SET)
 
-    def _as_one_event(self, known: DataFrame) -> DataFrame:
-        """Merge the upserts of a key with the same sequence: each gets the values of all."""
+    @property
+    def _at(self) -> str:
+        """The window of a key's events with one sequence, as SQL."""
+        return f"PARTITION BY {self._keys}, {SEQUENCE}.at"
+
+    def _that_count(self, known: DataFrame, side_version: int) -> DataFrame:
+        """Drop rows of versions that do not count, and add `_cdc_began` and `_cdc_is_shared`."""
+        is_noted = _IS_KEPT if self.versions_are_events(side_version) else f"NOT {_IN_TABLE}"
+        known = known.withColumns(
+            {
+                _BEGAN: F.expr(f"collect_list({_BEGAN}) OVER ({self._at})"),
+                _IS_SHARED: F.expr(_IS_UPSERT) & self._any_upsert(is_noted),
+                "_cdc_is_replaced": self._any_upsert(_IS_KEPT),
+            }
+        )
+        # If a version begins at the end of another, no delete ended the earlier one.
+        known = known.where(
+            f"NOT {_IN_TABLE} OR if({_IS_UPSERT}, NOT _cdc_is_replaced, size({_BEGAN}) = 0)"
+        )
+        return known.drop("_cdc_is_replaced")
+
+    def _any_upsert(self, condition: str) -> Column:
+        """Return whether a condition holds for an upsert of the same key and sequence."""
+        holds = f"coalesce({_IS_UPSERT} AND {condition}, false)"
+        return F.expr(f"bool_or({holds}) OVER ({self._at})")
+
+    def _set_together(self) -> Column:
+        """Return what the upserts of a key with one sequence set, by column.
+
+        A struct that has, for each column, a struct of its value, or null if none of them sets it.
+        Of those that set a column, the one with the greatest tie counts.
+        """
         shape = self.events.shape
-        same_sequence = Window.partitionBy(*map(column, shape.keys), F.col(SEQUENCE)["at"])
-        is_event = (F.col(OPERATION) == UPSERT) & ~F.col(_IN_TABLE)
-        by_column = {}
+        same = Window.partitionBy(*map(column, shape.keys), F.col(SEQUENCE)["at"])
+        winners = []
         for c in shape.columns:
-            tie = F.when(is_event & mentions(c, shape), F.col(SEQUENCE)["tie"])
+            sets = (F.col(OPERATION) == UPSERT) & mentions(c, shape)
             value = F.struct(F.col(EVENT_VALUES)[c].alias("value"))
-            by_column[c] = F.when(is_event, F.max_by(value, tie).over(same_sequence))
-        values = F.struct(*[winner["value"].alias(c) for c, winner in by_column.items()])
-        together = {EVENT_VALUES: F.when(is_event, values).otherwise(F.col(EVENT_VALUES))}
-        names = [F.when(winner.isNotNull(), F.lit(c)) for c, winner in by_column.items()]
-        named = F.array_compact(F.array(*names).cast("array<string>"))
-        together[PRESENT] = F.when(is_event, named).otherwise(F.col(PRESENT))
-        return known.withColumns(together)
+            winner = F.max_by(value, F.when(sets, F.col(SEQUENCE)["tie"])).over(same)
+            winners.append(winner.alias(c))
+        return F.struct(*winners)
 
     def _events_of_versions(self, versions: DataFrame) -> DataFrame:
         """Derive events from versions: the upsert that began each, the delete that ended it.
@@ -230,11 +257,15 @@ class Histories:
 
         began = event(UPSERT, START, EVENT_VALUES, START)
         ended = event(DELETE, END, f"if(true, NULL, {EVENT_VALUES})", f"if(true, NULL, {START})")
-        return versions.selectExpr(
+        events = versions.selectExpr(
             *map(quoted, self.events.shape.keys),
             f"inline(if({END} IS NULL, array({began}), array({began}, {ended})))",
             f"true AS {_IN_TABLE}",
         ).withColumn(SEQUENCE, F.col(SEQUENCE).cast(self.events.sequence_type))
+        if not self.events.shape.is_partial:
+            return events
+        names = F.array(*map(F.lit, self.events.shape.columns))  # a version has all columns
+        return events.withColumn(PRESENT, names.cast("array<string>"))
 
     def _with_borders(self, known: DataFrame) -> DataFrame:
         in_order = f"PARTITION BY {self._keys} ORDER BY {SEQUENCE}.at"
@@ -251,10 +282,7 @@ class Histories:
             is_upsert = F.col(OPERATION) == UPSERT
             filled = []
             for c in shape.columns:
-                is_set = F.col(_IN_TABLE) | mentions(c, shape)  # a version has all columns
-                assigned = F.when(
-                    is_upsert & is_set, F.struct(F.col(EVENT_VALUES)[c].alias("value"))
-                )
+                assigned = F.when(is_upsert, F.col(_SET)[c])
                 filled.append(F.last(assigned, ignorenulls=True).over(until_now)["value"].alias(c))
             known = known.withColumn("_cdc_state", F.struct(*filled)).drop("_cdc_life")
         else:
@@ -271,14 +299,16 @@ class Histories:
         """Return the known events that the versions will not show, besides those of the batch.
 
         Where versions may have values of later events, others are kept already. An event that only
-        a version has shown is lost where it begins none any more, or its version gets values.
+        a version has shown is lost where it begins none any more, where another one with its
+        sequence is remembered, or where its version gets values of later ones.
         """
         if are_events:
-            return known.where(f"NOT {_IS_BORDER}")
+            return known.where(f"NOT {_IS_BORDER} OR {_IS_SHARED}")
         in_order = f"PARTITION BY {self._keys} ORDER BY {SEQUENCE}.at"
         next_begins = F.expr(f"lead({_IS_BORDER}, 1, true) OVER ({in_order})")
         unkept = known.withColumn("_cdc_is_last", next_begins).where(f"{_IS_KEPT} IS NULL")
-        return unkept.where(f"NOT ({_IS_BORDER} AND _cdc_is_last)").drop("_cdc_is_last")
+        is_shown = f"{_IS_BORDER} AND _cdc_is_last AND NOT {_IS_SHARED}"
+        return unkept.where(f"NOT ({is_shown})").drop("_cdc_is_last")
 
     def _adds(
         self, known: DataFrame, unshown: DataFrame, *, is_new: bool, are_events: bool
@@ -431,22 +461,78 @@ class Remembered:
         Returns:
             The committed version; None if nothing is added or removed.
         """
+        keys = [events.shape.stored(key) for key in events.shape.keys]
+        same = [*keys, OPERATION, SEQUENCE, *({PRESENT} & {*rows.columns})]
         if are_all:  # two may have the same key and sequence
-            rows = rows.dropDuplicates([*events.shape.keys, OPERATION, SEQUENCE])
+            rows = rows.dropDuplicates([*events.shape.keys, *same[len(keys) :]])
         rows = fitted(_marked(to_stored(rows, events.shape), are_all), self.kept_in)
-        keys = [quoted(events.shape.stored(key)) for key in events.shape.keys]
-        same = [f"t.{key} = s.{key}" for key in keys]
-        same += [
-            f"t.{name} = s.{name}" for name in (OPERATION, f"{SEQUENCE}.at", f"{SEQUENCE}.tie")
-        ]
         rows = rows.withColumn(NOTED, noted_at(noted))
         # Column by column, because Delta expands * to names without quoting them.
         every: dict[str, str | Column] = {quoted(c): column("s", c) for c in rows.columns}
-        merge = self.kept_in.merge(rows, on=" AND ".join(same)).add(
-            clauses.when_not_matched_insert(every),
-            clauses.when_not_matched_by_source_delete(condition=f"t.{noted_before(self.keep_for)}"),
+        held, long_ago = self.kept_in.snapshot(), noted_before(self.keep_for)
+        rests = are_all and may_hold_noted_before(held, self.keep_for)
+        if rests:
+            needed = _still_needed(held.read_whole(), rows, keys, same, long_ago)
+            rows = rows.withColumn(_IS_KEPT, F.lit(False)).unionByName(needed, True)
+        merge = self.kept_in.merge(rows, on=" AND ".join(map(_is_same, same))).add(
+            clauses.when_not_matched_insert(
+                every, condition=~column("s", _IS_KEPT) if rests else None
+            ),
+            clauses.when_not_matched_by_source_delete(condition=f"t.{long_ago}"),
         )
-        return merge.execute().version
+        return merge.execute(computed_from=held.version if rests else None).version
+
+
+def _is_same(name: str) -> str:
+    """Return the SQL condition that a remembered event has the same part as another."""
+    if name == SEQUENCE:
+        return f"t.{name}.at = s.{name}.at AND t.{name}.tie = s.{name}.tie"
+    return f"t.{quoted(name)} {'<=>' if name == PRESENT else '='} s.{quoted(name)}"
+
+
+def _still_needed(
+    held: DataFrame, new: DataFrame, keys: Sequence[str], same: Sequence[str], long_ago: str
+) -> DataFrame:
+    """Return the old events that versions need as long as newer ones of their keys are remembered.
+
+    A late event may still come between these, and begin a version. Its columns have the values of
+    the last old event that sets them. If later ones changed such a column and no old one sets it,
+    any old event may have begun the version. All events that come after a needed one are needed,
+    because a version's row does not count where an event of its sequence is remembered.
+
+    Args:
+        held: The remembered events.
+        new: Those that are added.
+        keys: The key columns, as both name them.
+        same: The columns that identify an event.
+        long_ago: The condition of old ones.
+    """
+    names, at = [*map(quoted, keys)], F.expr(f"{SEQUENCE}.at").alias("_cdc_at")
+    sets = f"coalesce({PRESENT}, array('*'))" if PRESENT in same else "array('*')"
+    # Each event has the name '' in addition to those of the columns that it sets.
+    sets = f"concat(array(''), if({_IS_UPSERT}, {sets}, array())) AS _cdc_names"
+    is_old = F.coalesce(F.expr(long_ago), F.lit(False)).alias("_cdc_is_old")
+    events = held.select(*names, at, F.expr(sets), is_old)
+    events = events.union(new.select(*names, at, F.expr(sets), F.lit(False)))
+    of_names = grouped(
+        events.withColumn("_cdc_name", F.explode("_cdc_names")),
+        [*names, "_cdc_name"],
+        [
+            F.min("_cdc_at").alias("_cdc_first"),
+            F.expr("min(_cdc_at) FILTER (WHERE NOT _cdc_is_old)").alias("_cdc_recent"),
+            F.expr("max(_cdc_at) FILTER (WHERE _cdc_is_old)").alias("_cdc_last"),
+        ],
+    )
+    is_changed = "_cdc_name <> '' AND _cdc_recent IS NOT NULL"
+    since = (
+        f"least(min(_cdc_recent), min(if({is_changed}, _cdc_last, NULL)), "
+        f"if(bool_or({is_changed} AND _cdc_last IS NULL), min(_cdc_first), NULL))"
+    )
+    needed = grouped(of_names, names, [F.expr(since).alias("_cdc_since")])
+    old = held.where(long_ago).select(*map(quoted, same), at).join(needed, list(keys))
+    return old.where("_cdc_at >= _cdc_since").select(
+        *map(quoted, same), F.lit(True).alias(_IS_KEPT)
+    )
 
 
 def _marked(rows: DataFrame, are_all: bool) -> DataFrame:

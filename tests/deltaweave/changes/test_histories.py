@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,9 @@ from deltaweave.identifiers import column
 from tests.support.drawn_events import (
     DELETES,
     DRAWN,
+    JOBS,
     NAMES,
+    NUM_REPLICAS,
     PARTIAL,
     PARTIAL_UPSERTS,
     PLAIN,
@@ -32,10 +36,13 @@ from tests.support.drawn_events import (
     WHOLE,
     Event,
     Names,
+    Replicas,
     Row,
     batches_of,
     delete,
+    replicas,
 )
+from tests.support.history_model import possible_versions, versions
 
 pytestmark = pytest.mark.minutes
 
@@ -79,32 +86,6 @@ def apply(spark: SparkSession, tmp_path: Path) -> Apply:
     return applied
 
 
-def versions(events: Sequence[Event], tracked: Sequence[str] = ("v", "w")) -> set[Row]:
-    """The histories that the events make, applied once each in the order of their sequences."""
-    found: set[Row] = set()
-    for k in {event.k for event in events}:
-        of_key = {(e.seq, e.op): e for e in events if e.k == k}
-        deletes = {seq for seq, op in of_key if op == "delete"}
-        current: dict[str, Any] | None = None
-        for (seq, op), event in sorted(of_key.items()):
-            if op == "delete":
-                if current is not None:
-                    found.add((k, current["v"], current["w"], current["start"], seq))
-                current = None
-            elif seq not in deletes:  # of the same sequence, the delete is the later
-                spoken = ("v", "w") if event.present is None else event.present
-                before = current or {"v": None, "w": None}
-                values = {**before, **{name: getattr(event, name) for name in spoken}}
-                if current is None or any(values[c] != current[c] for c in tracked):
-                    if current is not None:
-                        found.add((k, current["v"], current["w"], current["start"], seq))
-                    values["start"] = seq
-                current = values
-        if current is not None:
-            found.add((k, current["v"], current["w"], current["start"], None))
-    return found
-
-
 def flat(batches: Sequence[Sequence[Event]]) -> list[Event]:
     return [event for batch in batches for event in batch]
 
@@ -132,6 +113,175 @@ def test_so_do_versions_that_begin_with_some_columns_alone(
 ) -> None:
     found = apply(*batches, names=names, track_history_column_list=[names.v])
     assert found == versions(flat(batches), tracked=["v"])
+
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "whole": {},
+    "tracks v": {"track_history_column_list": ["v"]},
+    "partial": PARTIAL,
+}
+
+
+@DRAWN
+@given(drawn=replicas())
+def test_tied_and_partial_events_of_several_jobs_do_so_too(
+    apply: Apply, tmp_path: Path, drawn: Replicas
+) -> None:
+    """Which of tied events wins is arbitrary, and the same for each replica of a history."""
+    path = tempfile.mkdtemp(dir=tmp_path)
+    for job, batch in drawn.batches:
+        rows = apply(batch, table=path, **ARGUMENTS[job])
+    found: dict[int, set[Row]] = defaultdict(set)
+    for k, *version in rows:
+        found[k].add(tuple(version))
+    tracked = JOBS[drawn.batches[-1][0]]
+    for number, history in enumerate(drawn.histories):
+        of_replicas = [found[number * NUM_REPLICAS + n] for n in range(NUM_REPLICAS)]
+        assert of_replicas[0] in possible_versions(history, tracked), history
+        assert of_replicas == of_replicas[:1] * NUM_REPLICAS, history
+
+
+OLD = {"late_by": timedelta(0)}
+"""Makes all that was remembered before old enough to be forgotten."""
+Step = tuple[str, dict[str, Any], dict[str, list[Event]]]
+
+# By table: its batches (the job, further arguments, and the events of each case), and the versions
+# (v, w, start, end) of each case.
+KEPT: dict[str, tuple[list[Step], dict[str, set[Row]]]] = {
+    "a version's row": (
+        [
+            ("whole", {}, {"nothing": [Event(0, 1, 1, "a")], "in between": [Event(0, 1, 1, "a")]}),
+            ("tracks v", {}, {"untracked": [Event(0, 1, 1, "a"), Event(0, 3, 1, "c")]}),
+            (
+                "partial",
+                {},
+                {
+                    "nothing": [Event(0, 1, present=())],
+                    "untracked": [Event(0, 1, present=())],
+                    "in between": [Event(0, 1, present=()), Event(0, 5, 5, present=("v",))],
+                    "by columns": [Event(0, 2, 2, present=("v",))],
+                },
+            ),
+            (
+                "partial",
+                {},
+                {
+                    "in between": [Event(0, 3, w="c", present=("w",))],
+                    "by columns": [Event(0, 2, w="b", present=("w",))],
+                },
+            ),
+            ("whole", {}, {"by columns": [Event(0, 1, 1, "a")]}),
+        ],
+        {
+            # An event that sets nothing leaves the version of its sequence as it is.
+            "nothing": {(1, "a", 1, None)},
+            # The version from 1 had w = c as long as w was not tracked.
+            "untracked": {(1, "a", 1, 3), (1, "c", 3, None)},
+            # The event at 5 keeps what the one at 3 sets, not what the version from 1 had.
+            "in between": {(1, "a", 1, 3), (1, "c", 3, 5), (5, "c", 5, None)},
+            # At 2, each event sets one column, and neither sets what the other does.
+            "by columns": {(1, "a", 1, 2), (2, "b", 2, None)},
+        },
+    ),
+    "its first event": (
+        [
+            ("tracks v", {}, {"late": [Event(0, 1, 1, "a")], "idle": [Event(0, 1, 1, "a")]}),
+            ("tracks v", OLD, {"late": [Event(0, 5, 1, "e")]}),
+            ("tracks v", {}, {"late": [Event(0, 3, 3, "c")]}),
+        ],
+        {
+            # The event at 5 changes w in the version from 1, so the event at 1 is needed for 3.
+            "late": {(1, "a", 1, 3), (3, "c", 3, 5), (1, "e", 5, None)},
+            "idle": {(1, "a", 1, None)},
+        },
+    ),
+    "the last old event": (
+        [
+            ("tracks v", {}, {"late": [Event(0, 1, 1, "a")]}),
+            ("tracks v", OLD, {"late": [Event(0, 3, 1, "c")]}),
+            ("tracks v", OLD, {"late": [Event(0, 7, 1, "g")]}),
+            ("tracks v", {}, {"late": [Event(0, 5, 5, "e")]}),
+        ],
+        # No event is older than the one at 3, which the version from 1 no longer shows.
+        {"late": {(1, "c", 1, 5), (5, "e", 5, 7), (1, "g", 7, None)}},
+    ),
+    "the old events of its sequence": (
+        [
+            (
+                "partial",
+                {},
+                {
+                    "tied": [Event(0, 1, 1, present=("v",))],
+                    "columns": [Event(0, 1, 1, present=("v",)), Event(0, 2, w="b", present=("w",))],
+                },
+            ),
+            (
+                "partial",
+                OLD,
+                {
+                    "tied": [Event(0, 1, w="a", present=("w",))],
+                    "columns": [Event(0, 4, w="d", present=("w",))],
+                },
+            ),
+            (
+                "partial",
+                {},
+                {
+                    "tied": [Event(0, 2, 2, present=("v",))],
+                    "columns": [Event(0, 3, w="c", present=("w",))],
+                },
+            ),
+        ],
+        {
+            # Both events at 1 are needed as long as one of them is.
+            "tied": {(1, "a", 1, 2), (2, "a", 2, None)},
+            "columns": {(1, None, 1, 2), (1, "b", 2, 3), (1, "c", 3, 4), (1, "d", 4, None)},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("what", KEPT)
+def test_a_version_keeps_what_a_later_batch_does_not_set(
+    apply: Apply, tmp_path: Path, what: str
+) -> None:
+    steps, expected = KEPT[what]
+    keys = {case: k for k, case in enumerate(expected)}
+    found: dict[str, set[Row]] = {case: set() for case in expected}
+    for job, further, cases in steps:
+        batch = [replace(event, k=keys[case]) for case in cases for event in cases[case]]
+        table = apply(batch, table=str(tmp_path / "t"), **ARGUMENTS[job], **further)
+    names = list(keys)
+    for k, *version in table:
+        found[names[k]].add(tuple(version))
+    assert found == expected
+
+
+# Two tied events and a later one, by job, in each order and in batches of their own or not.
+TIED_ORDERS: Sequence[Sequence[tuple[str, Sequence[int]]]] = [
+    [("whole", (0, 1)), ("tracks v", (2,))],
+    [("whole", (0,)), ("tracks v", (1,)), ("tracks v", (2,))],
+    [("whole", (1,)), ("tracks v", (0,)), ("tracks v", (2,))],
+    [("whole", (0,)), ("whole", (1,)), ("partial", (2,)), ("whole", (0,))],
+    [("partial", (2,)), ("whole", (1,)), ("tracks v", (0,))],
+]
+
+
+def test_the_same_tied_event_wins_whatever_batches_follow(apply: Apply, tmp_path: Path) -> None:
+    """Of several pairs, because the digest of values decides."""
+    numbers = range(8)
+    winners = []
+    for number, batches in enumerate(TIED_ORDERS):
+        for job, which in batches:
+            events = [
+                [Event(n, 1, n, "a"), Event(n, 1, n, "b"), Event(n, 3, n + 1, "c")][of]
+                for n in numbers
+                for of in which
+            ]
+            rows = apply(events, table=str(tmp_path / str(number)), **ARGUMENTS[job])
+        winners.append({k: w for k, _, w, start, _ in rows if start == 1})
+    assert winners == winners[:1] * len(TIED_ORDERS)
+    assert set(winners[0].values()) == {"a", "b"}
 
 
 def test_an_equal_value_that_is_not_the_same_begins_a_version(
@@ -283,8 +433,8 @@ def test_columns_that_come_while_a_batch_is_read_begin_versions(
     assert {tuple(row) for row in found} == {(1, 1, None, began, 3), (1, 1, 5, 3, None)}
 
 
-# By job: the tracked columns (None for all), and events by case: (at, a, b), or a delete's at.
-JOBS: list[tuple[Sequence[str] | None, dict[str, list[tuple[int, ...]]]]] = [
+# By step: the tracked columns (None for all), and events by case: (at, a, b), or a delete's at.
+STEPS: list[tuple[Sequence[str] | None, dict[str, list[tuple[int, ...]]]]] = [
     (
         None,
         {
@@ -331,7 +481,7 @@ def test_versions_are_of_their_events_whichever_columns_were_tracked(
 ) -> None:
     """Of several keys, because the digest of a key's values decides between equal sequences."""
     path, numbers = str(tmp_path / "t"), range(4)
-    for tracked, batch in JOBS:
+    for tracked, batch in STEPS:
         rows = [
             (case, n, at, *([10 * n + value for value in values] or [None, None]), not values)
             for case, events in batch.items()

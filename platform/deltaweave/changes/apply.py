@@ -28,13 +28,11 @@ from deltaweave.changes.options import (
     wrong,
 )
 from deltaweave.changes.side_tables import (
-    EVENTS,
-    TOMBSTONES,
+    SideTable,
     Tombstones,
     check_are_of,
     check_has_keys,
     completed,
-    open_side_table,
 )
 from deltaweave.changes.table_columns import TableColumns
 from deltaweave.delta.commit import retried_after_conflict
@@ -177,8 +175,9 @@ def _apply_batch(
 
 def _check_remembered_keys(table: Table, shape: EventShape, *, keeps_histories: bool) -> None:
     """Fail before events are rescued if the table's side table has other names for keys."""
-    directory, own = (EVENTS, (START, END)) if keeps_histories else (TOMBSTONES, OWN_COLUMNS)
-    kept_in = open_side_table(table, directory)
+    kind: type[SideTable] = Remembered if keeps_histories else Tombstones
+    own = (START, END) if keeps_histories else OWN_COLUMNS
+    kept_in = kind.of(table).kept_in
     if kept_in.exists():
         columns = TableColumns.of(table.snapshot(), own)
         check_has_keys(kept_in.snapshot(), replace(shape, table=columns))
@@ -205,12 +204,13 @@ def _not_emptied(table: Table) -> StatementError:
 def _to_histories(
     table: Table, events: Events, options: ChangeOptions, delivery: EventBatch
 ) -> MergeResult:
-    remembered = Remembered.of(table, options.late_by)
+    remembered = Remembered.of(table)
     if remembered.are_partial():
         events = events.naming_columns()
     whole = completed(events, TableColumns.of(table.snapshot(), (START, END)))
     tracked = options.tracked(table, whole.shape.columns)
-    return Histories(table, whole, tracked, remembered).apply(delivery)
+    histories = Histories(table, whole, tracked, remembered, options.late_by)
+    return histories.apply(delivery)
 
 
 @retried_after_conflict

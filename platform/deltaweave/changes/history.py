@@ -48,22 +48,18 @@ from deltaweave.changes.side_tables import (
     EVENTS,
     NOTED,
     Noting,
+    SideTable,
     check_are_of,
     check_has_keys,
-    create_side_table,
     fitted,
     may_hold_noted_before,
-    newest_version,
     noted_at,
     noted_before,
-    open_side_table,
-    settle,
     to_events,
     to_stored,
     with_values_of,
 )
 from deltaweave.delta.jvm import grouped, translated
-from deltaweave.delta.log import TableSnapshot
 from deltaweave.delta.scan import cached
 from deltaweave.engine.report import MergeResult
 from deltaweave.errors import CommitConflictError, SourceError
@@ -92,12 +88,14 @@ class Histories:
         tracked: The columns whose change begins a version.
         remembered: Events that the table's versions do not show: if a version's row may have values
             of a later event than its first, all events of later batches.
+        keep_for: How long they are kept.
     """
 
     table: Table
     events: Events
     tracked: tuple[str, ...]
     remembered: Remembered
+    keep_for: timedelta
 
     def versions_are_events(self, side_version: int) -> bool:
         """Return whether a version's row has exactly the values of its first event.
@@ -139,9 +137,14 @@ class Histories:
                     self.remembered.create(to_remember, self.events, are_all=not are_events)
                     continue  # another batch may have created it, with events
                 noting = Noting(noted, side_version)
-                if side_version >= 0 and (adds or self.remembered.may_be_old(side_version)):
+                if side_version >= 0 and (adds or self._may_forget(side_version)):
                     noting.write = partial(
-                        self.remembered.add, to_remember, self.events, noted, are_all=not are_events
+                        self.remembered.add,
+                        to_remember,
+                        self.events,
+                        noted,
+                        self.keep_for,
+                        are_all=not are_events,
                     )
                 merged = self.merge_changes(known, terms, noting)
             result = merged if result is None else result.then(merged)
@@ -152,6 +155,11 @@ class Histories:
                 return result
             # By now, the table or its side table has the batch, or another one with its id.
             delivery, is_new = EventBatch.of(self.table, None), False
+
+    def _may_forget(self, side_version: int) -> bool:
+        """Return whether a remembered event may be old enough to be removed, by the log alone."""
+        held = self.remembered.kept_in.snapshot(side_version)
+        return may_hold_noted_before(held, self.keep_for)
 
     def _versions(self, version: int) -> DataFrame:
         """Read the versions of the batch's keys: keys, start, end, and the values as a struct."""
@@ -384,26 +392,10 @@ def history_columns(events: Events) -> list[StructField]:
 
 
 @dataclass(frozen=True)
-class Remembered:
-    """The remembered events of a table.
+class Remembered(SideTable):
+    """The remembered events of a table."""
 
-    Attributes:
-        kept_in: The table that holds them, created with the first one.
-        keep_for: How long they are kept.
-    """
-
-    table: Table
-    kept_in: Table
-    keep_for: timedelta
-
-    @classmethod
-    def of(cls, table: Table, keep_for: timedelta) -> Remembered:
-        """Open the remembered events of a table."""
-        return cls(table, open_side_table(table, EVENTS), keep_for)
-
-    def version(self) -> int:
-        """Return the newest version of the remembered events; -1 if there are none."""
-        return newest_version(self.kept_in)
+    DIRECTORY = EVENTS
 
     def are_partial(self) -> bool:
         """Return whether some of them may leave columns out."""
@@ -430,10 +422,6 @@ class Remembered:
         kept = kept.join(events.key_rows, list(events.shape.keys), "left_semi")
         return kept.select(*map(column, events.rows.columns))
 
-    def may_be_old(self, version: int) -> bool:
-        """Return whether a remembered event may be old enough to be removed, by the log alone."""
-        return may_hold_noted_before(self.kept_in.snapshot(version), self.keep_for)
-
     def are_all(self, version: int) -> bool:
         """Return whether, at a version, all events of some job were added, and not some alone."""
         return version >= 0 and _OF_ALL in self.kept_in.snapshot(version).schema.names
@@ -443,19 +431,18 @@ class Remembered:
         rows = _marked(to_stored(rows, events.shape), are_all)
         fields = [StructField(each.name, nullable(each.dataType)) for each in rows.schema]
         schema = StructType([*fields, StructField(NOTED, TimestampType())])
-        create_side_table(self.kept_in, self.table, schema)
+        self.create_with(schema)
 
-    def settle(self) -> TableSnapshot:
-        """Keep the events that the table has now; see `side_table.settle`."""
-        return settle(self.kept_in, self.table, EVENTS)
-
-    def add(self, rows: DataFrame, events: Events, noted: int, *, are_all: bool) -> int | None:
+    def add(
+        self, rows: DataFrame, events: Events, noted: int, keep_for: timedelta, *, are_all: bool
+    ) -> int | None:
         """Add events to their table, and remove old ones.
 
         Args:
             rows: The events to remember, with the columns of `Events.rows`.
             events: The batch whose keys they have.
             noted: When they are noted, in µs since 1970; the commit that applies them names it.
+            keep_for: Those that were noted longer ago are removed.
             are_all: Whether they are all of the batch, and not only those that no version shows.
 
         Returns:
@@ -469,8 +456,8 @@ class Remembered:
         rows = rows.withColumn(NOTED, noted_at(noted))
         # Column by column, because Delta expands * to names without quoting them.
         every: dict[str, str | Column] = {quoted(c): column("s", c) for c in rows.columns}
-        held, long_ago = self.kept_in.snapshot(), noted_before(self.keep_for)
-        rests = are_all and may_hold_noted_before(held, self.keep_for)
+        held, long_ago = self.kept_in.snapshot(), noted_before(keep_for)
+        rests = are_all and may_hold_noted_before(held, keep_for)
         if rests:
             needed = _still_needed(held.read_whole(), rows, keys, same, long_ago)
             rows = rows.withColumn(_IS_KEPT, F.lit(False)).unionByName(needed, True)

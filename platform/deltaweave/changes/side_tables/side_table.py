@@ -13,8 +13,8 @@ restored row, or the row. Such events do not count. The events noted in one call
 is known by its time: the commit of the table that applies the batch names it (`restores.lineage`).
 
 After a RESTORE or CLONE of the table, the side table is rewritten with the batches that the table
-has now (`settle`). A later RESTORE may bring others back, from earlier versions of the side table,
-as long as their files exist. Only the table's commits since the last check are read.
+has now (`SideTable.settle`). A later RESTORE may bring others back, from earlier versions of the
+side table, as long as their files exist. Only the table's commits since the last check are read.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -68,6 +69,9 @@ from deltaweave.errors import (
 from deltaweave.identifiers import column, quoted
 from deltaweave.table import Table
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 NOTED = f"{PREFIX}noted_at"
 """Column of a side table: when the row was written."""
 
@@ -109,20 +113,6 @@ def open_side_table(table: Table, directory: str, owner: str | None = None) -> T
     if found.exists() and found.setting(_OWNER_PROPERTY) not in (None, owner):
         return Table(table.spark, f"{found.path_or_name}_{owner}")
     return found
-
-
-def create_side_table(kept_in: Table, table: Table, schema: StructType) -> None:
-    """Create the side table of a table if it does not exist.
-
-    Raises:
-        StatementError: See `encryption_of`.
-    """
-    properties = {
-        _OWNER_PROPERTY: table.id(),
-        **needed_properties(schema),
-        **encryption_of(table, kept_in),
-    }
-    kept_in.create_if_missing(schema, properties=properties)
 
 
 def fitted(rows: DataFrame, kept_in: Table, schema: StructType | None = None) -> DataFrame:
@@ -240,11 +230,6 @@ def side_tables(table: Table) -> Iterator[Table]:
             yield each
 
 
-def newest_version(kept_in: Table) -> int:
-    """Return the newest version of a side table; -1 if the table does not exist."""
-    return kept_in.version() if kept_in.exists() else -1
-
-
 def noted_before(keep_for: timedelta, noted: int | None = None) -> str:
     """Return the SQL condition of rows that were written longer ago.
 
@@ -348,37 +333,92 @@ class Settled:
     takes_over: bool
 
 
-def settle(kept_in: Table, table: Table, directory: str) -> TableSnapshot:
-    """Make a side table hold what counts for its table as it is now.
+@dataclass(frozen=True)
+class SideTable:
+    """A small table in a table's directory that remembers events for a time.
 
-    Returns:
-        The version of the table for which it holds that.
-
-    Raises:
-        CommitConflictError: Another run changed the side table meanwhile. Repeat it.
+    Attributes:
+        table: The table.
+        kept_in: The Delta table that holds the events, created with the first ones.
     """
-    newest = table.snapshot()
-    if newest_version(kept_in) < 1:  # nothing was written yet
-        _take_over(kept_in, table, newest, directory)
+
+    DIRECTORY: ClassVar[str]
+
+    table: Table
+    kept_in: Table
+
+    @classmethod
+    def of(cls, table: Table) -> Self:
+        """Open the side table of a table; it may not exist yet."""
+        return cls(table, open_side_table(table, cls.DIRECTORY))
+
+    def version(self) -> int:
+        """Return its newest version; -1 if it does not exist."""
+        return _newest_version(self.kept_in)
+
+    def create_with(self, schema: StructType) -> None:
+        """Create it if it does not exist.
+
+        Raises:
+            StatementError: See `encryption_of`.
+        """
+        properties = {
+            _OWNER_PROPERTY: self.table.id(),
+            **needed_properties(schema),
+            **encryption_of(self.table, self.kept_in),
+        }
+        self.kept_in.create_if_missing(schema, properties=properties)
+
+    def settle(self) -> TableSnapshot:
+        """Make it hold what counts for its table as it is now.
+
+        Returns:
+            The version of the table for which it holds that.
+
+        Raises:
+            CommitConflictError: Another run changed the side table meanwhile. Repeat it.
+        """
+        newest = self.table.snapshot()
+        if self.version() < 1:  # nothing was written yet
+            self._take_over(newest)
+            return newest
+        side = self.kept_in.snapshot()
+        found = settled(side, newest, self.DIRECTORY)
+        since = side.last_applied(LOOKED_AT) or 0
+        looked_at = {LOOKED_AT: newest.version}
+        if found is not None and found.changes:
+            pairs = {**looked_at, SETTLED: found.read}
+            if found.takes_over:
+                pairs[TAKEN_OVER] = 1
+            # Adding columns first makes this write conflict, and it is repeated.
+            rows = fitted(found.rows, self.kept_in)
+            self.kept_in.write(rows, "overwrite", applied=pairs, computed_from=found.read)
+            logger.info(
+                "%s holds what counts for version %d of %s",
+                self.kept_in,
+                newest.version,
+                self.table,
+            )
+        elif found is not None or newest.version - since >= NOTED_EVERY:
+            try:
+                self.kept_in.write(side.read_whole().limit(0), "append", applied=looked_at)
+            except CommitConflictError:
+                logger.debug("%s: another run records how far it looked", self.kept_in)
         return newest
-    side = kept_in.snapshot()
-    found = settled(side, newest, directory)
-    since = side.last_applied(LOOKED_AT) or 0
-    looked_at = {LOOKED_AT: newest.version}
-    if found is not None and found.changes:
-        pairs = {**looked_at, SETTLED: found.read}
-        if found.takes_over:
-            pairs[TAKEN_OVER] = 1
-        # Adding columns first makes this write conflict, and it is repeated.
-        rows = fitted(found.rows, kept_in)
-        kept_in.write(rows, "overwrite", applied=pairs, computed_from=found.read)
-        logger.info("%s holds what counts for version %d of %s", kept_in, newest.version, table)
-    elif found is not None or newest.version - since >= NOTED_EVERY:
-        try:
-            kept_in.write(side.read_whole().limit(0), "append", applied=looked_at)
-        except CommitConflictError:
-            logger.debug("%s: another run records the version up to which it looked", kept_in)
-    return newest
+
+    def _take_over(self, newest: TableSnapshot) -> None:
+        """Begin the side table of a clone with what its source remembers."""
+        key = (f"{newest.data_path}/{self.DIRECTORY}", newest.id)
+        clone = cloned_by(newest, max(_looked_until(key, -1), last_look(newest)))
+        if clone is not None:
+            rows = rows_of_clone(newest, clone, self.DIRECTORY)
+            if rows is not None:
+                self.create_with(rows.schema)
+                applied = {LOOKED_AT: newest.version, TAKEN_OVER: 1}
+                # Another run may do the same: then this one conflicts, and is repeated.
+                self.kept_in.write(rows, "append", applied=applied, computed_from=0)
+                return
+        keep(checked_until, key, (newest.version, -1), _KEPT_LOOKS)
 
 
 def settled(side: TableSnapshot, newest: TableSnapshot, directory: str) -> Settled | None:
@@ -422,19 +462,9 @@ def _rows_that_count(
     return Settled(rows, side.version, changes, takes_over)
 
 
-def _take_over(kept_in: Table, table: Table, newest: TableSnapshot, directory: str) -> None:
-    """Begin the side table of a clone with what its source remembers."""
-    key = (f"{newest.data_path}/{directory}", newest.id)
-    clone = cloned_by(newest, max(_looked_until(key, -1), last_look(newest)))
-    if clone is not None:
-        rows = rows_of_clone(newest, clone, directory)
-        if rows is not None:
-            create_side_table(kept_in, table, rows.schema)
-            applied = {LOOKED_AT: newest.version, TAKEN_OVER: 1}
-            # Another run may do the same: then this one conflicts, and is repeated.
-            kept_in.write(rows, "append", applied=applied, computed_from=0)
-            return
-    keep(checked_until, key, (newest.version, -1), _KEPT_LOOKS)
+def _newest_version(kept_in: Table) -> int:
+    """Return the newest version of a side table; -1 if the table does not exist."""
+    return kept_in.version() if kept_in.exists() else -1
 
 
 def rows_of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataFrame | None:
@@ -444,7 +474,7 @@ def rows_of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataF
         source, cloned = source_of(newest, clone)
         # A table that replaced the source has another id, and a side table of its own.
         kept_in = open_side_table(source, directory, cloned.id)
-        if newest_version(kept_in) < 1:  # nothing was written yet, also if it is a clone itself
+        if _newest_version(kept_in) < 1:  # nothing was written yet, also if it is a clone itself
             earlier = cloned_by(cloned, last_look(cloned))
             rows = None if earlier is None else rows_of_clone(cloned, earlier, directory)
         else:

@@ -37,15 +37,12 @@ from deltaweave.changes.side_tables.side_table import (
     TAKEN_OVER,
     TOMBSTONES,
     Noting,
+    SideTable,
     check_has_keys,
-    create_side_table,
     fitted,
-    newest_version,
     noted_at,
     noted_before,
-    open_side_table,
     rows_of_clone,
-    settle,
     settled,
 )
 from deltaweave.changes.side_tables.stored_events import to_events, to_stored
@@ -59,7 +56,6 @@ from deltaweave.errors import (
     TableLockedError,
 )
 from deltaweave.identifiers import column, quoted
-from deltaweave.table import Table
 
 logger = logging.getLogger(__name__)
 
@@ -76,28 +72,10 @@ _REMEMBERED = f"{PREFIX}remembered"
 
 
 @dataclass(frozen=True)
-class Tombstones:
-    """The remembered deletes of a table.
+class Tombstones(SideTable):
+    """The remembered deletes of a table."""
 
-    Attributes:
-        kept_in: The table that holds them, created with the first one.
-    """
-
-    table: Table
-    kept_in: Table
-
-    @classmethod
-    def of(cls, table: Table) -> Tombstones:
-        """Open the tombstones of a table."""
-        return cls(table, open_side_table(table, TOMBSTONES))
-
-    def version(self) -> int:
-        """Return the newest version of the tombstones; -1 if there are none."""
-        return newest_version(self.kept_in)
-
-    def settle(self) -> TableSnapshot:
-        """Keep the deletes that the table has now; see `side_table.settle`."""
-        return settle(self.kept_in, self.table, TOMBSTONES)
+    DIRECTORY = TOMBSTONES
 
     def noting(self, events: Events, keep_for: timedelta, noted: int | None) -> Noting:
         """Prepare to remember the deletes among the events, and from time to time remove old ones.
@@ -155,7 +133,7 @@ class Tombstones:
 
     def create_if_missing(self, events: Events) -> None:
         """Create the table of deletes, with the types of the events' keys and sequences."""
-        create_side_table(self.kept_in, self.table, _tombstone_schema(events))
+        self.create_with(_tombstone_schema(events))
 
     def with_current_deletes(self, changes: DataFrame, events: Events) -> DataFrame:
         """Add the last known deletes as `with_deletes` does, but evaluated when the result is used.

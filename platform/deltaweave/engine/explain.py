@@ -13,13 +13,12 @@ from deltaweave.engine import limits
 from deltaweave.engine.backends import (
     DeclinedError,
     file_eligibility,
-    local_choice,
     local_eligibility,
     may_find_by_keys,
 )
 from deltaweave.engine.merge_run import ANY_VERSION, MergeRun, MergeSettings
 from deltaweave.engine.prune import candidate_files, files_by_conditions, stored_index
-from deltaweave.engine.report import Phases
+from deltaweave.engine.report import Phases, StrategyName
 from deltaweave.engine.source import PreparedSource, SourceKeys, prepared_source, source_keys
 from deltaweave.engine.strategies import Strategy, choose_strategy
 
@@ -132,10 +131,11 @@ def _join(run: MergeRun, keys: SourceKeys) -> str:
 def _plan(run: MergeRun, keys: SourceKeys, considered: FileList, scanned: FileList) -> MergePlan:
     merge, source, table = run.statement, run.source, run.transaction.table
     choice = choose_strategy(run)
-    local = _local_verdict(run, choice.strategy, scanned)
-    if local.ok:
-        choice = local_choice(choice)
     strategy, touched = choice.strategy, 0
+    name, reason, local = strategy.name, choice.reason, _local_verdict(run, scanned)
+    if local.ok and strategy.local_name is not name:
+        name = strategy.local_name
+        reason = "the driver copies the files row by row in their order"
     if strategy.needs_scan:
         by_source = bool(merge.of_kind("not_matched_by_source"))
         touched = len(scanned) if by_source else min(len(scanned), source.num_rows)
@@ -143,8 +143,8 @@ def _plan(run: MergeRun, keys: SourceKeys, considered: FileList, scanned: FileLi
     return MergePlan(
         table=merge.table,
         version=run.transaction.version,
-        strategy=strategy.name.value,
-        reason=choice.reason,
+        strategy=name.value,
+        reason=reason,
         why_not_on_driver=local.reason,
         source_rows=source.num_rows,
         source_bytes=source.decoded_bytes,
@@ -160,10 +160,10 @@ def _plan(run: MergeRun, keys: SourceKeys, considered: FileList, scanned: FileLi
     )
 
 
-def _local_verdict(run: MergeRun, strategy: Strategy, candidates: FileList) -> Verdict:
+def _local_verdict(run: MergeRun, candidates: FileList) -> Verdict:
     """Return whether the local backend is expected to do the merge."""
     try:
-        local_eligibility(run, strategy)
+        local_eligibility(run)
     except DeclinedError as declined:
         return no(str(declined))
     return file_eligibility(candidates)
@@ -178,7 +178,7 @@ def _index_asked(transaction: Transaction, keys: SourceKeys) -> str:
 def _amplification(
     strategy: Strategy, source: PreparedSource, scanned: FileList, touched: int
 ) -> float | None:
-    if strategy.writes_changes_alone or not touched or not source.num_rows:
+    if strategy.local_name is not StrategyName.COPY_IN_PLACE or not touched or not source.num_rows:
         return 1.0
     if scanned.num_records is None:
         return None

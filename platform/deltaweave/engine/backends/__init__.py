@@ -11,7 +11,6 @@ from deltaweave.engine.backends.base import DeclinedError
 from deltaweave.engine.backends.local import (
     LocalBackend,
     file_eligibility,
-    local_choice,
     local_eligibility,
     may_find_by_keys,
 )
@@ -23,7 +22,6 @@ __all__ = [
     "SparkBackend",
     "file_eligibility",
     "find_touched_files",
-    "local_choice",
     "local_eligibility",
     "may_find_by_keys",
 ]

@@ -24,7 +24,6 @@ from deltaweave.engine.strategies.insert_only import InsertOnly, insert_phase, i
 __all__ = [
     "STRATEGIES",
     "Choice",
-    "CopyInPlace",
     "SparkScan",
     "Strategy",
     "choose_strategy",

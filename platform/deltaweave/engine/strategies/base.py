@@ -53,18 +53,13 @@ class Strategy(ABC):
         name: The public word for it.
         needs_scan: Whether it needs the scan for matches. Otherwise it finds candidates itself.
         needs_row_index: Whether the scan must know the index of each row in its file.
-        writes_changes_alone: Whether it writes no unmodified row.
-        marks_rows: Whether it marks rows in files that stay.
-        is_local: Whether the local backend writes for it: new files, if it needs no scan; deletion
-            vectors and new files, if it marks rows; else copies of the touched files, row by row.
+        local_name: The strategy by which the local backend writes in its place.
     """
 
     name: ClassVar[StrategyName]
     needs_scan: ClassVar[bool] = True
     needs_row_index: ClassVar[bool] = False
-    writes_changes_alone: ClassVar[bool] = False
-    marks_rows: ClassVar[bool] = False
-    is_local: ClassVar[bool] = False
+    local_name: ClassVar[StrategyName]
 
     @abstractmethod
     def applies(self, run: MergeRun) -> Verdict:

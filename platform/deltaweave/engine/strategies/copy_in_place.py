@@ -99,8 +99,8 @@ class CopyInPlace(Strategy):
     """Rewrite the touched files: in place where that is cheaper, and by Spark the others."""
 
     name = StrategyName.COPY_IN_PLACE
+    local_name = StrategyName.COPY_IN_PLACE
     needs_row_index = True
-    is_local = True
 
     def applies(self, run: MergeRun) -> Verdict:
         attempt = partial(_may_copy, run)

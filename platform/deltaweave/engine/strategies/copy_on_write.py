@@ -16,7 +16,7 @@ class CopyOnWrite(Strategy):
     """Join the touched files with the source and write all their rows."""
 
     name = StrategyName.COPY_ON_WRITE
-    is_local = True
+    local_name = StrategyName.COPY_IN_PLACE
 
     def applies(self, run: MergeRun) -> Verdict:
         return YES

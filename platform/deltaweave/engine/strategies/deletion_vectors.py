@@ -43,10 +43,8 @@ class DeletionVectors(Strategy):
     """
 
     name = StrategyName.DELETION_VECTORS
+    local_name = StrategyName.DELETION_VECTORS
     needs_row_index = True
-    writes_changes_alone = True
-    marks_rows = True
-    is_local = True
 
     def applies(self, run: MergeRun) -> Verdict:
         writable = vectors_writable(run.transaction)

@@ -20,9 +20,8 @@ class InsertOnly(Strategy):
     """Insert by one anti join, for a statement that has only WHEN NOT MATCHED clauses."""
 
     name = StrategyName.INSERT_ONLY
+    local_name = StrategyName.INSERT_ONLY
     needs_scan = False
-    writes_changes_alone = True
-    is_local = True
 
     def applies(self, run: MergeRun) -> Verdict:
         insert_only = run.statement.takes_insert_only_path

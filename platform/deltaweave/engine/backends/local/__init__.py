@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from deltaweave.engine.backends.local.eligibility import (
     file_eligibility,
-    local_choice,
     local_eligibility,
 )
 from deltaweave.engine.backends.local.merge import LocalBackend
@@ -21,7 +20,6 @@ from deltaweave.engine.backends.local.pairs import may_find_by_keys, pairs_by_ke
 __all__ = [
     "LocalBackend",
     "file_eligibility",
-    "local_choice",
     "local_eligibility",
     "may_find_by_keys",
     "pairs_by_keys",

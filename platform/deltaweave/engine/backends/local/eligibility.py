@@ -45,7 +45,6 @@ from deltaweave.engine.backends.local.keys import Compared, allowed, compared
 from deltaweave.engine.backends.local.partitions import is_plain
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.source import PreparedSource
-from deltaweave.engine.strategies import Choice, CopyInPlace, Strategy
 from deltaweave.engine.tasks import NotRewritableError
 
 _LOCAL = re.compile(r"local(?:\[(?P<cores>\d+|\*)(?:,\s*\d+)?\])?")
@@ -121,14 +120,12 @@ class Eligible:
     passed: Sequence[PassableColumn]
 
 
-def local_eligibility(run: MergeRun, strategy: Strategy) -> Eligible:
+def local_eligibility(run: MergeRun) -> Eligible:
     """Return what the local backend needs to know. No job runs.
 
     Raises:
         DeclinedError: It leaves the merge to Spark.
     """
-    if not strategy.is_local:
-        raise DeclinedError(f"only Spark writes by the strategy {strategy.name.value}")
     attempt = partial(_eligible, run)
     eligible = attempted(run.table, SPARK_DOES_THE_MERGE, attempt, passing=DeclinedError)
     if eligible is None:
@@ -142,13 +139,6 @@ def file_eligibility(candidates: FileList) -> Verdict:
     if candidates.size_in_bytes > most_local(limits.MAX_LOCAL_BYTES, master):
         return no(f"the candidate files have {candidates.size_in_bytes:,} bytes")
     return YES
-
-
-def local_choice(choice: Choice) -> Choice:
-    """Return the choice for the local backend: it rewrites files in place, or none."""
-    if choice.strategy.writes_changes_alone or choice.strategy.name is CopyInPlace.name:
-        return choice
-    return Choice(CopyInPlace(), "the driver copies the files row by row in their order")
 
 
 def _eligible(run: MergeRun) -> Eligible:

@@ -38,14 +38,10 @@ from deltaweave.engine.pairs import (
     touched_files_of_pairs,
 )
 from deltaweave.engine.prune import Candidates, candidate_files, files_by_conditions
+from deltaweave.engine.report import StrategyName
 from deltaweave.engine.source import CollectedSource, collect_source
 from deltaweave.engine.staged import Staged
-from deltaweave.engine.strategies import (
-    CopyInPlace,
-    Strategy,
-    insert_phase,
-    table_format,
-)
+from deltaweave.engine.strategies import Strategy, insert_phase, table_format
 from deltaweave.engine.tasks import NotRewritableError, TableFormat, check_copyable
 
 if TYPE_CHECKING:
@@ -60,14 +56,14 @@ class LocalBackend(Backend[LocalScan]):
 
         The times are those of the phases that Spark would run.
         """
-        eligible = local_eligibility(run, strategy)
+        eligible = local_eligibility(run)
         with scan_phase(run.phases) if strategy.needs_scan else insert_phase(run.phases):
             return LocalMerge.of(run, eligible, strategy).find()
 
     def write(self, run: MergeRun, strategy: Strategy, found: LocalScan) -> Staged:
         """Write what was found: new files, and the deletion vectors of files that stay."""
         scan, touched = found.scan, len(found.scan.touched)
-        marks_rows = strategy.marks_rows and bool(touched)
+        marks_rows = bool(touched) and strategy.local_name is StrategyName.DELETION_VECTORS
         with _write_phase(run, strategy, touched):
             attempt = partial(write_files, run.transaction, found, marks_rows=marks_rows)
             done = attempted(run.table, SPARK_DOES_THE_MERGE, attempt)
@@ -79,7 +75,7 @@ class LocalBackend(Backend[LocalScan]):
             return Staged.untouched(run, scan, done.written)
         if marks_rows:
             return Staged.with_vectors(run, scan, found.plan, done.written, done.marked)
-        return Staged.copied(run, CopyInPlace.name, scan, done.written)
+        return Staged.copied(run, strategy.local_name, scan, done.written)
 
 
 def _write_phase(run: MergeRun, strategy: Strategy, touched: int) -> AbstractContextManager[None]:
@@ -147,7 +143,7 @@ class LocalMerge:
         row_counts = pairs.row_counts_in(scan.touched)
         plan = (
             plan_files(self.run, scan, row_counts)
-            if self.strategy.marks_rows
+            if self.strategy.local_name is StrategyName.DELETION_VECTORS
             else _all_rewritten(scan, row_counts)
         )
         _check_copies(plan.copied, table)

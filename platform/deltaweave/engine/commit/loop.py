@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from tenacity import (
     RetryCallState,
     Retrying,
-    retry_if_exception,
     retry_if_exception_type,
     stop_after_attempt,
     wait_random_exponential,
@@ -64,6 +63,10 @@ logger = logging.getLogger(__name__)
 _MAX_ATTEMPTS = "spark.databricks.delta.merge.materializeSource.maxAttempts"
 
 
+class _MayRerunError(CommitConflictError):
+    """Raised where a run's commit lost and the merge may run again."""
+
+
 @dataclass(frozen=True)
 class MergeCommit:
     """The commit of a merge.
@@ -101,7 +104,6 @@ class CommitLoop:
         self._write, self._preconditions, self._settings = write, preconditions, settings
         self._source = _KeptSource()
         self._commits = self._lost_runs = self._files_redone = 0
-        self._may_rerun = False
 
     def run(self, statement: ResolvedMerge) -> MergeResult:
         """Run a statement until its commit wins, as long as it may run again."""
@@ -111,9 +113,7 @@ class CommitLoop:
             logger.info("%s: the merge runs again, its commit lost: %s", statement.table, lost)
 
         attempts = Retrying(
-            retry=retry_if_exception(
-                lambda error: isinstance(error, CommitConflictError) and self._may_rerun
-            ),
+            retry=retry_if_exception_type(_MayRerunError),
             wait=wait_random_exponential(multiplier=0.2, max=5),
             before_sleep=log,
             reraise=True,
@@ -121,7 +121,6 @@ class CommitLoop:
         with self._source:
             for attempt in attempts:
                 with attempt:
-                    self._may_rerun = False
                     # Spark must not reuse a plan built on the losing version's files.
                     result = self._with_source(replace(statement))
         return replace(result, commit_attempts=self._commits, files_redone=self._files_redone)
@@ -133,7 +132,7 @@ class CommitLoop:
 
         Raises:
             TableReplacedError: The table's directory was deleted, and perhaps created again.
-            CommitConflictError: Other commits won. The loop knows whether the merge may run again.
+            CommitConflictError: Other commits won; a `_MayRerunError` if the merge may run again.
         """
         self._preconditions.before_commit(staged.run.statement.spark)
         metrics = merge_metrics(staged)
@@ -227,29 +226,28 @@ class CommitLoop:
                         wait_after_losses(self._commits)
                         rebased = rebase(first, lock)
                     if rebased is None:
-                        verdict = self._lost(first)
-                        if verdict.reason:
-                            raise _not_rerun(conflict, verdict.reason) from conflict
-                        raise
+                        self._check_rerun(first, conflict)
+                        raise _MayRerunError(
+                            conflict.problem,
+                            table=conflict.table,
+                            version=conflict.version,
+                            hint=conflict.hint,
+                        ) from conflict
                 self._files_redone += rebased.files_redone
                 # The metrics stay those of the version that the merge read.
                 metrics = merge_metrics(replace(rebased, run=first.run))
                 commit = replace(commit, staged=rebased, metrics=metrics)
 
-    def _lost(self, staged: Staged) -> Verdict:
-        """Note that a run's commit lost; decide whether the merge may run again.
-
-        The verdict's reason is empty if no attempts are left.
-        """
+    def _check_rerun(self, lost: Staged, conflict: CommitConflictError) -> None:
+        """Note that a run's commit lost; raise the conflict unless the merge may run again."""
         self._lost_runs += 1
-        is_left = (
-            self._commits < self._settings.max_commits and self._lost_runs < self._settings.max_runs
-        )
-        verdict = _may_rerun(staged) if is_left else no("")
-        self._may_rerun = verdict.ok
-        if verdict.ok:
-            self._files_redone += len(staged.touched)
-        return verdict
+        settings = self._settings
+        if self._commits >= settings.max_commits or self._lost_runs >= settings.max_runs:
+            raise conflict
+        verdict = _may_rerun(lost)
+        if not verdict.ok:
+            raise _not_rerun(conflict, verdict.reason) from conflict
+        self._files_redone += len(lost.touched)
 
 
 def wait_after_losses(losses: int) -> None:

@@ -117,13 +117,13 @@ def replacement_shown(
     """Raise `TableReplacedError` in place of an error before the commit, if that is the cause.
 
     Args:
-        own_files: The block's files. From the commit on, they show that the error stays: the
-            commit has looked for itself, and it may have landed.
+        own_files: The block's files. An error stays if it may have come after the commit, and if
+            the commit itself has looked.
     """
     try:
         yield
     except Exception as error:
-        if own_files.is_committing:
+        if own_files.is_committing or isinstance(error, TableReplacedError):
             raise
         try:
             check_not_replaced(read, table=table, operation=operation)

@@ -230,13 +230,14 @@ def _write_once(log: DeltaLog, rows: DataFrame, write: Write) -> WriteResult:
     active = Jvm.singleton(delta, "OptimisticTransaction")
     with translated(write.table, operation=write.operation, version=write.computed_from):
         transaction = _transaction(rows, log, write.computed_from, write.reads_all)
-        if _is_done(transaction, TableSnapshot(spark, log, transaction.snapshot()), write):
+        table = TableSnapshot(spark, log, transaction.snapshot())
+        if _is_done(transaction, table, write):
             return WriteResult(None, {})
         if _reads_leniently(rows, transaction, write):
             refuse_lenient_reads(spark, write.table, write.operation)
         active.setActive(transaction)
         try:
-            done = _written_and_committed(log, transaction, rows, write, options)
+            done = _written_and_committed(table, transaction, rows, write, options)
         finally:
             with suppress_cleanup_errors("the active transaction"):
                 active.clearActive()
@@ -280,26 +281,26 @@ def _is_done(transaction: DeltaTransaction, table: TableSnapshot, write: Write) 
 
 
 def _written_and_committed(
-    log: DeltaLog,
+    table: TableSnapshot,
     transaction: DeltaTransaction,
     rows: DataFrame,
     write: Write,
     options: Mapping[str, str],
 ) -> Committed:
     """Write the rows by Delta's writer, and commit what it wrote together with the ids."""
-    spark = rows.sparkSession
+    spark = table.spark
     jvm, session = Jvm.of(spark), spark._jsparkSession
     delta, nothing = jvm.delta, jvm.option(None)
     modes = jvm.sql.SaveMode
     mode = modes.Overwrite if write.overwrite else modes.Append
     metadata = transaction.metadata()
     check_partition_times(spark, metadata, table=write.table, operation=write.operation)
-    own_files = OwnFiles(spark, log, transaction)
+    own_files = OwnFiles(spark, table.log, transaction)
     with own_files.deleted_unless_committed():
         written = assigned(rows, transaction, may_evolve=write.with_schema_evolution)
         writer = write_command(
             spark,
-            log,
+            table.log,
             mode,
             delta.DeltaOptions(jvm.scala_map(options), session.sessionState().conf()),
             metadata.partitionColumns(),
@@ -317,20 +318,18 @@ def _written_and_committed(
         actions.addAll(jvm.java_list(of_write))
         for name, version in {**write.recorded, **write.applied}.items():
             actions.add(transaction_id(jvm, name, version))
-        predicate = jvm.option(write.replace_where)
-        made = write_operation(spark, mode, predicate)
+        made = write_operation(spark, mode, jvm.option(write.replace_where))
         arguments = (jvm.seq_of(actions), made, data.stringTags())
         if write.check is not None:
             do_apart(spark, write.check)
-        read = TableSnapshot(spark, log, transaction.snapshot())
-        own_files.is_committing = True
-        return committed(
-            transaction,
-            lambda: int(transaction.commit(*arguments)),
-            read,
-            table=write.table,
-            operation=write.operation,
-        )
+        with own_files.committing():
+            return committed(
+                transaction,
+                lambda: int(transaction.commit(*arguments)),
+                table,
+                table=write.table,
+                operation=write.operation,
+            )
 
 
 def _transaction(
@@ -401,14 +400,14 @@ def rewrite_files(spark: SparkSession, log: DeltaLog, paths: DataFrame) -> int:
         # Delta's name for a command that rewrites some files.
         operation = jvm.delta.DeltaOperations.Reorg(jvm.seq([]), False)
         arguments = (jvm.seq_of(changes), operation, tags_of_merge(spark, table.snapshot))
-        own_files.is_committing = True
-        committed(
-            transaction,
-            lambda: int(transaction.commitIfNeeded(*arguments).get()),
-            table,
-            table=table.data_path,
-            operation=_REWRITING,
-        )
+        with own_files.committing():
+            committed(
+                transaction,
+                lambda: int(transaction.commitIfNeeded(*arguments).get()),
+                table,
+                table=table.data_path,
+                operation=_REWRITING,
+            )
     return len(files)
 
 

@@ -333,13 +333,15 @@ class Transaction:
             )
             tags = tags_of_merge(self.merge.spark, self.snapshot)
             arguments = (jvm.seq_of(listed), merge_operation(self.merge), tags)
-        self.own_files.is_committing = True
 
         def commit() -> int | None:
             version = self.transaction.commitIfNeeded(*arguments)
             return int(version.get()) if version.isDefined() else None
 
-        return committed(self.transaction, commit, self.table, table=self.merge.table, held=held)
+        with self.own_files.committing():
+            return committed(
+                self.transaction, commit, self.table, table=self.merge.table, held=held
+            )
 
     def recache(self) -> None:
         """Refresh cached queries that read the target."""

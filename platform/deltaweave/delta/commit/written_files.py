@@ -180,7 +180,7 @@ class OwnFiles:
     Attributes:
         prefix: What the names of the files begin with.
         may_exist: Whether a write was begun.
-        is_committing: Whether the commit was called.
+        is_committing: Whether the commit was called, and may have landed; see `committing`.
         directories: Locations of directories in which files are written beside older ones.
     """
 
@@ -216,6 +216,16 @@ class OwnFiles:
         return f"{self.log.dataPath().toString().rstrip('/')}/{CHANGE_FEED}"
 
     @contextmanager
+    def committing(self) -> Iterator[None]:
+        """Call the commit in the block; the table may hold the files then, unless it is refused."""
+        self.is_committing = True
+        try:
+            yield
+        except _BEFORE_ANY_COMMIT:
+            self.is_committing = False
+            raise
+
+    @contextmanager
     def deleted_unless_committed(self) -> Iterator[None]:
         """Delete the files if the block fails and no version of the table can hold them.
 
@@ -224,9 +234,8 @@ class OwnFiles:
         """
         try:
             yield
-        except Exception as error:
-            is_known = not self.is_committing or isinstance(error, _BEFORE_ANY_COMMIT)
-            if self.may_exist and is_known:
+        except Exception:
+            if self.may_exist and not self.is_committing:
                 self.delete_all()
             raise
 

@@ -218,7 +218,6 @@ class CommitLoop:
                 except TableReplacedError:
                     raise
                 except CommitConflictError as conflict:
-                    first.run.transaction.own_files.is_committing = False  # it did not land
                     with suppress_cleanup_errors("files that were written again"):
                         commit.staged.discard(unless_in=first)
                     rebased = None

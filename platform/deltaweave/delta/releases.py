@@ -16,6 +16,7 @@ from deltaweave.delta.jvm import (
     Expression,
     JavaObject,
     Jvm,
+    has_local_master,
     is_on,
 )
 
@@ -227,7 +228,7 @@ def partition_times_are_kept(spark: SparkSession) -> bool:
     finds_files = release >= (4, 2)
     if finds_files and is_on(spark, _WRITES_TIMES_IN_UTC, otherwise=True):
         return True
-    if not str(spark.sparkContext.master).startswith("local"):
+    if not has_local_master(spark):
         return False
     rules = Jvm.of(spark).zone_rules(spark._jsparkSession)
     of_jvm = Jvm.of(spark).java.time.ZoneId.systemDefault().getRules()

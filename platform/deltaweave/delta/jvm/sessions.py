@@ -221,6 +221,12 @@ def number_setting(
     return value
 
 
+def has_local_master(spark: SparkSession) -> bool:
+    """Return whether Spark's tasks are threads of the driver's JVM."""
+    master = str(spark.sparkContext.master)
+    return master == "local" or master.startswith("local[")
+
+
 def reads_leniently(spark: SparkSession) -> bool:
     """Return whether Spark takes files that it cannot read for files with fewer rows."""
     return any(is_on(spark, key, otherwise=False) for key in IGNORING_FILES)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import DataType, DateType, StructType, TimestampType
 
-from deltaweave.delta.jvm import JavaObject, Jvm, is_on, reported_by
+from deltaweave.delta.jvm import JavaObject, Jvm, has_local_master, is_on, reported_by
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,9 +60,7 @@ def names_lost_days(spark: SparkSession, node: JavaObject) -> bool:
 
 def executors_may_shift_days(spark: SparkSession) -> bool:
     """Return whether executors are JVMs of their own, and read days by a time zone of their own."""
-    master = str(spark.sparkContext.master)
-    is_local = master == "local" or master.startswith("local[")
-    return not is_local and not is_on(spark, _WITH_NEW_DATES, otherwise=False)
+    return not (has_local_master(spark) or is_on(spark, _WITH_NEW_DATES, otherwise=False))
 
 
 def days_skipped_by_zone(spark: SparkSession) -> frozenset[date]:

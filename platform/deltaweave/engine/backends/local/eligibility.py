@@ -53,11 +53,6 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
-def is_local(master: str) -> bool:
-    """Return whether Spark's tasks are threads of the driver's JVM, by its master URL."""
-    return _LOCAL.fullmatch(master) is not None
-
-
 def most_local(limit: int, master: str) -> int:
     """Scale a limit of rows or bytes of target files by Spark's master URL.
 

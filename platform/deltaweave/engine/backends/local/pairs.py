@@ -25,12 +25,12 @@ from deltaweave.delta.files import (
     table_columns,
     written_columns,
 )
+from deltaweave.delta.jvm import has_local_master
 from deltaweave.delta.log import FileList, has_plain_spelling
 from deltaweave.delta.statement import equalities_alone
 from deltaweave.engine import limits
 from deltaweave.engine.attempts import attempted, storage_of
 from deltaweave.engine.backends.base import DeclinedError
-from deltaweave.engine.backends.local.eligibility import is_local
 from deltaweave.engine.backends.local.keys import Compared, allowed, compared
 from deltaweave.engine.backends.local.matches import KeySearch, Matches, name_of, own_locations
 from deltaweave.engine.backends.local.partitions import PartitionColumns, PartitionValues
@@ -218,7 +218,7 @@ def _merge_eligibility(run: MergeRun, keys: SourceKeys) -> Verdict:
     merge, conjuncts = run.statement, equalities_alone(run.statement)
     if not run.settings.local.verdict.ok:
         return run.settings.local.verdict
-    if not is_local(str(merge.spark.sparkContext.master)):
+    if not has_local_master(merge.spark):
         return no("executors have cores of their own")
     matched = merge.of_kind("matched")
     if not matched or matched[0].condition is not None or merge.of_kind("not_matched_by_source"):

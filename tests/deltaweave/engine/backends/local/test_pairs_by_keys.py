@@ -368,7 +368,7 @@ def test_what_is_left_of_files_is_copied(
 def test_executors_with_cores_of_their_own_find_the_pairs(
     spark: SparkSession, tmp_path: Path, pairs: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_pairs, "is_local", lambda master: master != spark.sparkContext.master)
+    monkeypatch.setattr(local_pairs, "has_local_master", lambda spark: False)
     stage = Stage(spark, KEYED, tmp_path)
     assert_outcome(KEYED, stage.by_sql(), stage.by_oracle())
     assert pairs == [None]

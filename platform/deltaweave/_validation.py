@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
 from deltaweave.errors import NOTHING_DONE, StatementError
@@ -149,8 +149,7 @@ def _without_credentials(scheme: str, slashes: str, rest: str) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """A yes, or a no with its reason.
 
     Attributes:

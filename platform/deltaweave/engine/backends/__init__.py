@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from deltaweave.engine.backends.base import DeclinedError
+from deltaweave.engine.backends.base import DeclinedError, allowed, require
 from deltaweave.engine.backends.local import (
     LocalBackend,
     file_eligibility,
@@ -20,8 +20,10 @@ __all__ = [
     "DeclinedError",
     "LocalBackend",
     "SparkBackend",
+    "allowed",
     "file_eligibility",
     "find_touched_files",
     "local_eligibility",
     "may_find_by_keys",
+    "require",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
+from deltaweave._validation import Verdict
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.prune import Candidates
 from deltaweave.engine.report import Phases
@@ -12,11 +13,14 @@ from deltaweave.engine.staged import Staged
 from deltaweave.engine.strategies import Strategy
 from deltaweave.engine.tasks import NotRewritableError
 
+Allowed = TypeVar("Allowed")
 BackendScan = TypeVar("BackendScan")
 
 
 class DeclinedError(NotRewritableError):
-    """Raised where a backend declines a merge; nothing has been written.
+    """Raised where a backend declines a merge, or where a rebase declines its output.
+
+    The backend has written nothing.
 
     Args:
         known: The candidate files, if they were found before.
@@ -25,6 +29,30 @@ class DeclinedError(NotRewritableError):
     def __init__(self, reason: str, known: Candidates | None = None) -> None:
         super().__init__(reason)
         self.known = known
+
+
+def require(holds: bool, otherwise: str) -> None:
+    """Decline unless something holds.
+
+    Raises:
+        DeclinedError: It does not hold; `otherwise` says why.
+    """
+    if not holds:
+        raise DeclinedError(otherwise)
+
+
+def allowed(found: Allowed | Verdict, because: str = "") -> Allowed:
+    """Return what was found unless it is a refusal.
+
+    Args:
+        because: Words before the reason of a refusal.
+
+    Raises:
+        DeclinedError: It is a refusal.
+    """
+    if isinstance(found, Verdict):
+        raise DeclinedError(f"{because} {found.reason}".lstrip())
+    return found
 
 
 class Backend(Protocol[BackendScan]):

@@ -52,7 +52,7 @@ from deltaweave.delta.scan import (
 )
 from deltaweave.engine import limits
 from deltaweave.engine.attempts import reason_of, was_cancelled
-from deltaweave.engine.backends import find_touched_files
+from deltaweave.engine.backends import DeclinedError, allowed, find_touched_files, require
 from deltaweave.engine.clauses import CLAUSE, FILE, SOURCE_ROW
 from deltaweave.engine.merge_run import MergeRun, Preconditions
 from deltaweave.engine.pairs import TouchedFilesScan
@@ -71,10 +71,6 @@ logger = logging.getLogger(__name__)
 _KINDS = {"matched", "not_matched"}
 
 _STRATEGY_OF = {each.name: each for each in STRATEGIES}
-
-
-class _MustRerunError(Exception):
-    """The output cannot be rebased; the message says why."""
 
 
 def rebase(lost: Staged, lock: TableLock) -> Staged | None:
@@ -96,7 +92,7 @@ def rebase(lost: Staged, lock: TableLock) -> Staged | None:
             newer = transaction_after(transaction)
             _check_table(transaction, newer, lost.run.preconditions)
             rebased = _rebased(replace(lost, run=lost.run.on(newer)), lock)
-    except _MustRerunError as reason:
+    except DeclinedError as reason:
         lock.release()
         logger.info(
             "%s: the merge cannot follow version %d: %s", table, transaction.version, reason
@@ -125,38 +121,30 @@ def _check_statement(lost: Staged) -> None:
     """Raise unless other commits are known to leave the output of such a merge right."""
     merge, transaction = lost.run.statement, lost.run.transaction
     computed_from = lost.run.preconditions.computed_from
-    _require(computed_from is None, "its source was computed from a version")
-    _require(lost.run.source.gives_same_rows, "its source may give other rows")
+    require(computed_from is None, "its source was computed from a version")
+    require(lost.run.source.gives_same_rows, "its source may give other rows")
     kinds = {clause.kind for clause in merge.clauses}
-    _require(kinds <= _KINDS, "it changes rows that are not in the source")
-    _require(not transaction.changes_metadata, "it changes the schema")
-    verdict = may_rebase(transaction.table)
-    _require(verdict.ok, verdict.reason)
+    require(kinds <= _KINDS, "it changes rows that are not in the source")
+    require(not transaction.changes_metadata, "it changes the schema")
+    require(*may_rebase(transaction.table))
     unknown = unknown_in_clauses(merge)
-    _require(not unknown, f"its clauses depend on more than their rows: {', '.join(unknown)}")
+    require(not unknown, f"its clauses depend on more than their rows: {', '.join(unknown)}")
     read = source_dependence(merge)
-    _require(read.is_none, f"its source reads {read.because}")
-
-
-def _require(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise _MustRerunError(otherwise)
+    require(read.is_none, f"its source reads {read.because}")
 
 
 def _check_table(lost: Transaction, newer: Transaction, preconditions: Preconditions) -> None:
-    if newer.version <= lost.version:
-        raise _MustRerunError("no other version is there")
-    if not is_same_table(lost.table, newer.table):
-        raise _MustRerunError("its schema, properties or protocol changed")
-    if not has_same_domains(lost.table, newer.table):
-        raise _MustRerunError("its domain metadata changed")
+    require(newer.version > lost.version, "no other version is there")
+    is_same = is_same_table(lost.table, newer.table)
+    require(is_same, "its schema, properties or protocol changed")
+    require(has_same_domains(lost.table, newer.table), "its domain metadata changed")
     for application_id in preconditions.application_ids:
-        if newer.last_applied(application_id) != lost.last_applied(application_id):
-            raise _MustRerunError(f"another commit has the id {application_id}")
+        is_same = newer.last_applied(application_id) == lost.last_applied(application_id)
+        require(is_same, f"another commit has the id {application_id}")
     try:
         preconditions.check_lease(newer)
     except CommitConflictError as taken:
-        raise _MustRerunError(taken.problem) from taken
+        raise DeclinedError(taken.problem) from taken
 
 
 def _rebased(staged: Staged, lock: TableLock) -> Staged:
@@ -179,8 +167,9 @@ def _rebased(staged: Staged, lock: TableLock) -> Staged:
         lock.release()  # other writers would wait for it too long
     if removed_paths:
         staged = _after_moves(staged, removed_paths, added)
-    elif hold_match(staged.run, staged.found.keys, added):
-        raise _MustRerunError("an added file may hold a row that the source matches")
+    else:
+        may_match = hold_match(staged.run, staged.found.keys, added)
+        require(not may_match, "an added file may hold a row that the source matches")
     return _united(staged, marked) if len(marked) else staged
 
 
@@ -194,19 +183,13 @@ def _is_quick(source: PreparedSource, added: FileList) -> bool:
 def _after_moves(staged: Staged, removed_paths: Collection[str], added: FileList) -> Staged:
     """Change the files to which matched rows moved."""
     verdict = _can_follow_moves(staged, removed_paths)
-    if not verdict.ok:
-        raise _MustRerunError(
-            f"other commits removed {counted(len(removed_paths), 'file')} with matches, and "
-            f"{verdict.reason}"
-        )
+    files = counted(len(removed_paths), "file")
+    require(verdict.ok, f"other commits removed {files} with matches, and {verdict.reason}")
     scan = moved_matches(staged, staged.matched.with_paths(removed_paths), added)
     if scan is None:
-        raise _MustRerunError("other rows match in the added files than in the removed ones")
-    moved = _STRATEGY_OF[staged.strategy].rebased(staged, removed_paths, scan)
-    if isinstance(moved, Verdict):
-        raise _MustRerunError(moved.reason)
+        raise DeclinedError("other rows match in the added files than in the removed ones")
     return replace(
-        moved,
+        allowed(_STRATEGY_OF[staged.strategy].rebased(staged, removed_paths, scan)),
         matched=staged.matched.excluding(removed_paths).union(scan.matched),
         touched=staged.touched.excluding(removed_paths).union(scan.touched),
         files_redone=len(scan.touched),
@@ -232,21 +215,20 @@ def _is_marked(file: FileVersion, candidates: dict[str, FileVersion]) -> bool:
 def _united(staged: Staged, marked: FileList) -> Staged:
     """Unite the output with the rows that other commits marked in scanned files."""
     newer = staged.run.transaction
-    if len(marked) > limits.MAX_UNITED_VECTORS:
-        raise _MustRerunError(f"rows of {len(marked)} scanned files were marked")
+    is_few = len(marked) <= limits.MAX_UNITED_VECTORS
+    require(is_few, f"rows of {len(marked)} scanned files were marked")
     since = RemarkedFiles(staged.candidates.with_paths(set(marked.paths)), marked)
-    if not since.only_more(newer):
-        raise _MustRerunError("rows were restored in a scanned file")
+    require(since.only_more(newer), "rows were restored in a scanned file")
     with_matches = set(staged.matched.paths)
     shared = [path for path in marked.paths if path in with_matches]
     if not shared:
         return staged
     if staged.marked is None or not staged.changes_every_match:
-        raise _MustRerunError("rows of a file with matches were marked")
+        raise DeclinedError("rows of a file with matches were marked")
     both = RemarkedFiles(staged.candidates.with_paths(set(shared)), marked.with_paths(set(shared)))
     vectors = both.united(newer, staged.marked)
     if vectors is None:
-        raise _MustRerunError(
+        raise DeclinedError(
             "another commit changed the same rows, or rows of a file that the merge rewrites"
         )
     return replace(staged, marked=vectors)

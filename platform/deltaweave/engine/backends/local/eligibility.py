@@ -40,8 +40,8 @@ from deltaweave.delta.scan import estimated_bytes
 from deltaweave.delta.statement import ResolvedMerge, TargetReads, equalities_alone, target_reads
 from deltaweave.engine import limits
 from deltaweave.engine.attempts import SPARK_DOES_THE_MERGE, attempted
-from deltaweave.engine.backends.base import DeclinedError
-from deltaweave.engine.backends.local.keys import Compared, allowed, compared
+from deltaweave.engine.backends.base import DeclinedError, allowed, require
+from deltaweave.engine.backends.local.keys import Compared, compared
 from deltaweave.engine.backends.local.partitions import is_plain
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.source import PreparedSource
@@ -138,17 +138,17 @@ def file_eligibility(candidates: FileList) -> Verdict:
 
 def _eligible(run: MergeRun) -> Eligible:
     """Return what the local backend needs to know; raise DeclinedError if Spark does the merge."""
-    _require(run.settings.local.verdict)
+    require(*run.settings.local.verdict)
     merge, transaction = run.statement, run.transaction
-    _require(_statement_eligibility(merge, run.source))
+    require(*_statement_eligibility(merge, run.source))
     beyond_source = [
         i for i, each in enumerate(merge.clauses) if not merge.is_of_source_alone(each)
     ]
-    _require(_clause_eligibility(merge, beyond_source))
-    _require(_source_eligibility(run.source, only_if_estimated=run.settings.local.is_auto))
+    require(*_clause_eligibility(merge, beyond_source))
+    require(*_source_eligibility(run.source, only_if_estimated=run.settings.local.is_auto))
     partitioned_by = _partitions(transaction)
     conditions = conditions_of_rows(transaction)
-    _require(_table_eligibility(run))
+    require(*_table_eligibility(run))
     if conditions is None:
         raise DeclinedError(ONLY_DELTA_CHECKS)
     written = allowed(written_columns(transaction))
@@ -159,11 +159,6 @@ def _eligible(run: MergeRun) -> Eligible:
     reads = target_reads(merge, checks_rows=bool(conditions)) if beyond_source else TargetReads()
     passed = _passed(transaction, reads)
     return Eligible(conjuncts, written, partitioned_by, conditions, reads, passed)
-
-
-def _require(verdict: Verdict) -> None:
-    if not verdict.ok:
-        raise DeclinedError(verdict.reason)
 
 
 def _statement_eligibility(merge: ResolvedMerge, source: PreparedSource) -> Verdict:
@@ -202,8 +197,10 @@ def _passed(transaction: Transaction, reads: TargetReads) -> list[PassableColumn
         of_source = StructField(attribute.name, attribute.data_type)
         allowed(passable(of_source, Reading()), "clauses read the source, and")
     # The values of inserts and those of updates then come from a query each.
-    if any(clause.has_subquery() for clause in transaction.merge.clauses):
-        raise DeclinedError("a clause reads the target and one has a subquery")
+    require(
+        not any(clause.has_subquery() for clause in transaction.merge.clauses),
+        "a clause reads the target and one has a subquery",
+    )
     return passed
 
 
@@ -235,7 +232,8 @@ def _partitions(transaction: Transaction) -> list[PartitioningColumn]:
     for name in transaction.partition_columns:
         column = partitioning(columns[name], reading_of(transaction))
         partitions.append(allowed(column, "it is partitioned, and"))
-        if not (transaction.metadata.has_random_directories or is_plain(name)):
-            reason = "whose name is escaped in the names of directories"
-            raise DeclinedError(f"it is partitioned by {name!r}, {reason}")
+        require(
+            transaction.metadata.has_random_directories or is_plain(name),
+            f"it is partitioned by {name!r}, whose name is escaped in the names of directories",
+        )
     return partitions

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from math import prod
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from deltaweave._validation import Verdict
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import (
     ComparableColumn,
@@ -24,15 +23,13 @@ from deltaweave.delta.files import (
 )
 from deltaweave.delta.statement import Equality
 from deltaweave.engine import limits
-from deltaweave.engine.backends.base import DeclinedError
+from deltaweave.engine.backends.base import allowed, require
 from deltaweave.engine.source import SourceKeys
 from deltaweave.engine.tasks import NotRewritableError
 
 if TYPE_CHECKING:
     import numpy
     import pyarrow
-
-Allowed = TypeVar("Allowed")
 
 SOURCE_NUMBER = "number"
 """The number of a source row."""
@@ -121,24 +118,10 @@ def compared(transaction: Transaction, conjuncts: Sequence[Equality]) -> list[Co
     found = []
     for equality in conjuncts:
         name = ".".join(equality.path)
-        if len(equality.path) > 1 or name not in columns:
-            raise DeclinedError(f"{name!r} is not a column of the table")
+        is_column = len(equality.path) == 1 and name in columns
+        require(is_column, f"{name!r} is not a column of the table")
         column = comparable(columns[name], equality.compared_as, reading_of(transaction))
         found.append(Compared(equality, allowed(column)))
-    return found
-
-
-def allowed(found: Allowed | Verdict, because: str = "") -> Allowed:
-    """Return what was found unless it is a refusal.
-
-    Args:
-        because: Words before the reason of a refusal.
-
-    Raises:
-        DeclinedError: The capability is a refusal.
-    """
-    if isinstance(found, Verdict):
-        raise DeclinedError(f"{because} {found.reason}".lstrip())
     return found
 
 

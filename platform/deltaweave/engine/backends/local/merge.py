@@ -17,7 +17,7 @@ from deltaweave.delta.jvm import column_named
 from deltaweave.delta.log import FileList
 from deltaweave.engine import limits
 from deltaweave.engine.attempts import SPARK_DOES_THE_MERGE, attempted
-from deltaweave.engine.backends.base import Backend, DeclinedError, scan_phase
+from deltaweave.engine.backends.base import Backend, DeclinedError, require, scan_phase
 from deltaweave.engine.backends.local.eligibility import (
     Eligible,
     file_eligibility,
@@ -133,9 +133,7 @@ class LocalMerge:
     def _find(self) -> LocalScan:
         import numpy as np
 
-        verdict = file_eligibility(self.candidates.files)
-        if not verdict.ok:
-            raise NotRewritableError(verdict.reason)
+        require(*file_eligibility(self.candidates.files))
         table = table_format(self.run.transaction, self.eligible.written)
         evaluated = self._evaluated(self._pairs(table), table)
         pairs = evaluated.pairs

@@ -30,8 +30,8 @@ from deltaweave.delta.log import FileList, has_plain_spelling
 from deltaweave.delta.statement import equalities_alone
 from deltaweave.engine import limits
 from deltaweave.engine.attempts import attempted, storage_of
-from deltaweave.engine.backends.base import DeclinedError
-from deltaweave.engine.backends.local.keys import Compared, allowed, compared
+from deltaweave.engine.backends.base import DeclinedError, allowed, require
+from deltaweave.engine.backends.local.keys import Compared, compared
 from deltaweave.engine.backends.local.matches import KeySearch, Matches, name_of, own_locations
 from deltaweave.engine.backends.local.partitions import PartitionColumns, PartitionValues
 from deltaweave.engine.clauses import (
@@ -206,9 +206,7 @@ def _compared_by_keys(run: MergeRun, keys: SourceKeys) -> list[Compared]:
     Raises:
         DeclinedError: Spark has to find them.
     """
-    verdict = _merge_eligibility(run, keys)
-    if not verdict.ok:
-        raise DeclinedError(verdict.reason)
+    require(*_merge_eligibility(run, keys))
     allowed(written_columns(run.transaction))
     return compared(run.transaction, equalities_alone(run.statement) or ())
 

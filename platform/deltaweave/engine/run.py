@@ -25,7 +25,7 @@ from deltaweave.delta.commit import (
 from deltaweave.delta.jvm import own_session
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine.attempts import warnings_noted
-from deltaweave.engine.backends import DeclinedError, LocalBackend, SparkBackend
+from deltaweave.engine.backends import DeclinedError, write_by_spark, write_locally
 from deltaweave.engine.commit import CommitLoop
 from deltaweave.engine.merge_run import ANY_VERSION, MergeRun, MergeSettings, Preconditions
 from deltaweave.engine.report import MergeResult
@@ -61,9 +61,8 @@ def run(merge: ResolvedMerge, preconditions: Preconditions = ANY_VERSION) -> Mer
 def write_changes(run: MergeRun) -> Staged:
     """Find what changes, and write it by the strategy that fits; Spark does what is declined."""
     strategy = choose_strategy(run).strategy
-    local, spark = LocalBackend(), SparkBackend()
     try:
-        return local.write(run, strategy, local.find(run, strategy, None))
+        return write_locally(run, strategy)
     except DeclinedError as declined:
         known = declined.known  # the candidate files, if they were found by then
-    return spark.write(run, strategy, spark.find(run, strategy, known))
+    return write_by_spark(run, strategy, known)

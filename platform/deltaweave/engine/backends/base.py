@@ -1,20 +1,16 @@
-"""The interface of a backend: find what changes, write it, or decline the merge."""
+"""What the backends share: how they decline a merge, and the phase of the scan."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from deltaweave._validation import Verdict
-from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.prune import Candidates
 from deltaweave.engine.report import Phases
-from deltaweave.engine.staged import Staged
-from deltaweave.engine.strategies import Strategy
 from deltaweave.engine.tasks import NotRewritableError
 
 Allowed = TypeVar("Allowed")
-BackendScan = TypeVar("BackendScan")
 
 
 class DeclinedError(NotRewritableError):
@@ -53,25 +49,6 @@ def allowed(found: Allowed | Verdict, because: str = "") -> Allowed:
     if isinstance(found, Verdict):
         raise DeclinedError(f"{because} {found.reason}".lstrip())
     return found
-
-
-class Backend(Protocol[BackendScan]):
-    """A way to find and write the changes of a merge. What it finds is its own type."""
-
-    def find(self, run: MergeRun, strategy: Strategy, known: Candidates | None) -> BackendScan:
-        """Find what changes. Nothing is written.
-
-        Raises:
-            DeclinedError: Another backend must do the merge.
-            AmbiguousMatchError: Several source rows match a target row.
-        """
-
-    def write(self, run: MergeRun, strategy: Strategy, found: BackendScan) -> Staged:
-        """Write what was found.
-
-        Raises:
-            DeclinedError: Another backend must do the merge, and what was written is deleted.
-        """
 
 
 def scan_phase(phases: Phases) -> AbstractContextManager[None]:

@@ -25,7 +25,7 @@ from deltaweave.delta.jvm import (
 from deltaweave.delta.log import has_plain_spelling
 from deltaweave.delta.scan import RowColumns, target_plan
 from deltaweave.engine import limits
-from deltaweave.engine.backends.base import Backend, scan_phase
+from deltaweave.engine.backends.base import scan_phase
 from deltaweave.engine.backends.local import pairs_by_keys
 from deltaweave.engine.clauses import (
     CLAUSE,
@@ -48,36 +48,34 @@ from deltaweave.engine.pairs import (
 from deltaweave.engine.prune import Candidates, find_candidates
 from deltaweave.engine.source import PreparedSource, row_identity, within
 from deltaweave.engine.staged import Staged
-from deltaweave.engine.strategies import SparkScan, Strategy, insert_unmatched
+from deltaweave.engine.strategies import SparkScan, Strategy, insert_phase, insert_unmatched
 
 logger = logging.getLogger(__name__)
 
 
-class SparkBackend(Backend[SparkScan]):
-    """Merge by Spark's executors. It declines no merge."""
+def write_by_spark(run: MergeRun, strategy: Strategy, known: Candidates | None) -> Staged:
+    """Find and write the changes by Spark's executors; write only inserts if no file is touched.
 
-    def find(self, run: MergeRun, strategy: Strategy, known: Candidates | None) -> SparkScan:
-        """Scan the candidate files, unless the strategy needs no scan."""
-        if not strategy.needs_scan:
-            return SparkScan(known)
-        with scan_phase(run.phases):
-            found = find_candidates(run) if known is None else known
-            scan = find_touched_files(run, found, with_row_index=strategy.needs_row_index)
-        return SparkScan(found, scan)
+    Args:
+        known: The candidate files, if they were found before.
 
-    def write(self, run: MergeRun, strategy: Strategy, found: SparkScan) -> Staged:
-        """Write the changes by the strategy, or only inserts where no file is touched."""
-        scan = found.scan
-        if scan is None:
-            return strategy.write(run, found)
-        try:
-            if not len(scan.touched):
-                return insert_unmatched(run, scan)
-            staged = strategy.write(run, found)
-            return staged if scan.pairs.on_driver is None else replace(staged, scan=scan)
-        finally:
-            with suppress_cleanup_errors("the pairs"):
-                scan.pairs.unpersist()
+    Raises:
+        AmbiguousMatchError: Several source rows match a target row.
+    """
+    if not strategy.needs_scan:
+        with insert_phase(run.phases):
+            return strategy.write(run, SparkScan(known or find_candidates(run)))
+    with scan_phase(run.phases):
+        found = known or find_candidates(run)
+        scan = find_touched_files(run, found, with_row_index=strategy.needs_row_index)
+    try:
+        if not len(scan.touched):
+            return insert_unmatched(run, scan)
+        staged = strategy.write(run, SparkScan(found, scan))
+        return staged if scan.pairs.on_driver is None else replace(staged, scan=scan)
+    finally:
+        with suppress_cleanup_errors("the pairs"):
+            scan.pairs.unpersist()
 
 
 def find_touched_files(

@@ -32,11 +32,11 @@ class SparkScan:
     """The files that Spark reads, and the matches in them, before it writes.
 
     Attributes:
-        candidates: The candidate files; None if the strategy finds them as it writes.
+        candidates: The candidate files, and the source's keys.
         scan: What the scan for matches found; None if the strategy needs none.
     """
 
-    candidates: Candidates | None
+    candidates: Candidates
     scan: TouchedFilesScan | None = None
 
     @property
@@ -51,7 +51,7 @@ class Strategy(ABC):
 
     Attributes:
         name: The public word for it.
-        needs_scan: Whether it needs the scan for matches. Otherwise it finds candidates itself.
+        needs_scan: Whether it needs the scan for matches.
         needs_row_index: Whether the scan must know the index of each row in its file.
         local_name: The strategy by which the local backend writes in its place.
     """

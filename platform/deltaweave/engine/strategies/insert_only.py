@@ -31,9 +31,8 @@ class InsertOnly(Strategy):
         return "the statement has WHEN NOT MATCHED clauses alone"
 
     def write(self, run: MergeRun, found: SparkScan) -> Staged:
-        with insert_phase(run.phases):
-            inserts = inserts_only(run, found.candidates)
-            return Staged.inserted(run, inserts.found, run.transaction.write(inserts.rows))
+        rows = inserts_only(run, found.candidates)
+        return Staged.inserted(run, found.candidates, run.transaction.write(rows))
 
 
 def insert_phase(phases: Phases) -> AbstractContextManager[None]:

@@ -50,7 +50,7 @@ from deltaweave.engine.clauses import (
 )
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.pairs import TouchedFilesScan, file_indexes
-from deltaweave.engine.prune import Candidates, find_candidates
+from deltaweave.engine.prune import Candidates
 from deltaweave.engine.source import PreparedSource, within
 from deltaweave.identifiers import back_quoted, column
 
@@ -194,22 +194,9 @@ def _num_files(size_in_bytes: int, spark: SparkSession) -> int:
     return max(1, small, math.ceil(size_in_bytes / limits.TARGET_FILE_BYTES))
 
 
-@dataclass(frozen=True)
-class Inserts:
-    """The inserted rows of a merge that only inserts.
-
-    Attributes:
-        found: The candidate files with which the source was joined.
-    """
-
-    rows: DataFrame
-    found: Candidates
-
-
-def inserts_only(run: MergeRun, known: Candidates | None) -> Inserts:
+def inserts_only(run: MergeRun, found: Candidates) -> DataFrame:
     """Return the inserted rows of a merge without other clauses, by one left anti join."""
     merge = run.statement
-    found = find_candidates(run) if known is None else known
     candidates, unmatched = found.files, run.source.rows
     if len(candidates):
         target = target_plan(run.transaction, candidates, merge.condition_columns())
@@ -228,7 +215,7 @@ def inserts_only(run: MergeRun, known: Candidates | None) -> Inserts:
             "writeInsertsOnlyWhenNoMatchedClauses using leftanti join: output plan:\n%s",
             plan_text(rows),
         )
-    return Inserts(rows, found)
+    return rows
 
 
 def _rows_taken(merge: ResolvedMerge, rows: DataFrame, clauses: Sequence[int]) -> DataFrame:

@@ -14,13 +14,13 @@ from deltaweave.engine.backends.local.eligibility import (
     file_eligibility,
     local_eligibility,
 )
-from deltaweave.engine.backends.local.merge import LocalBackend
+from deltaweave.engine.backends.local.merge import write_locally
 from deltaweave.engine.backends.local.pairs import may_find_by_keys, pairs_by_keys
 
 __all__ = [
-    "LocalBackend",
     "file_eligibility",
     "local_eligibility",
     "may_find_by_keys",
     "pairs_by_keys",
+    "write_locally",
 ]

@@ -17,7 +17,7 @@ from deltaweave.delta.jvm import column_named
 from deltaweave.delta.log import FileList
 from deltaweave.engine import limits
 from deltaweave.engine.attempts import SPARK_DOES_THE_MERGE, attempted
-from deltaweave.engine.backends.base import Backend, DeclinedError, require, scan_phase
+from deltaweave.engine.backends.base import DeclinedError, require, scan_phase
 from deltaweave.engine.backends.local.eligibility import (
     Eligible,
     file_eligibility,
@@ -48,34 +48,32 @@ if TYPE_CHECKING:
     import numpy
 
 
-class LocalBackend(Backend[LocalScan]):
-    """Merge on the driver: one job at most evaluates the source, pyarrow does the rest."""
+def write_locally(run: MergeRun, strategy: Strategy) -> Staged:
+    """Find and write the changes: one job at most evaluates the source, pyarrow does the rest.
 
-    def find(self, run: MergeRun, strategy: Strategy, known: Candidates | None) -> LocalScan:
-        """Find what changes, if the local backend can do that.
+    The times are those of the phases that Spark would run.
 
-        The times are those of the phases that Spark would run.
-        """
-        eligible = local_eligibility(run)
-        with scan_phase(run.phases) if strategy.needs_scan else insert_phase(run.phases):
-            return LocalMerge.of(run, eligible, strategy).find()
-
-    def write(self, run: MergeRun, strategy: Strategy, found: LocalScan) -> Staged:
-        """Write what was found: new files, and the deletion vectors of files that stay."""
-        scan, touched = found.scan, len(found.scan.touched)
-        marks_rows = bool(touched) and strategy.local_name is StrategyName.DELETION_VECTORS
-        with _write_phase(run, strategy, touched):
-            attempt = partial(write_files, run.transaction, found, marks_rows=marks_rows)
-            done = attempted(run.table, SPARK_DOES_THE_MERGE, attempt)
-        if done is None:
-            raise DeclinedError("what it wrote failed", scan.found)
-        if not strategy.needs_scan:
-            return Staged.inserted(run, scan.found, done.written or WrittenFiles.of(scan.touched))
-        if not touched:
-            return Staged.untouched(run, scan, done.written)
-        if marks_rows:
-            return Staged.with_vectors(run, scan, found.plan, done.written, done.marked)
-        return Staged.copied(run, strategy.local_name, scan, done.written)
+    Raises:
+        DeclinedError: Spark must do the merge; what was written is deleted.
+        AmbiguousMatchError: Several source rows match a target row.
+    """
+    eligible = local_eligibility(run)
+    with scan_phase(run.phases) if strategy.needs_scan else insert_phase(run.phases):
+        found = LocalMerge.of(run, eligible, strategy).find()
+    scan, touched = found.scan, len(found.scan.touched)
+    marks_rows = bool(touched) and strategy.local_name is StrategyName.DELETION_VECTORS
+    with _write_phase(run, strategy, touched):
+        attempt = partial(write_files, run.transaction, found, marks_rows=marks_rows)
+        done = attempted(run.table, SPARK_DOES_THE_MERGE, attempt)
+    if done is None:
+        raise DeclinedError("what it wrote failed", scan.found)
+    if not strategy.needs_scan:
+        return Staged.inserted(run, scan.found, done.written or WrittenFiles.of(scan.touched))
+    if not touched:
+        return Staged.untouched(run, scan, done.written)
+    if marks_rows:
+        return Staged.with_vectors(run, scan, found.plan, done.written, done.marked)
+    return Staged.copied(run, strategy.local_name, scan, done.written)
 
 
 def _write_phase(run: MergeRun, strategy: Strategy, touched: int) -> AbstractContextManager[None]:

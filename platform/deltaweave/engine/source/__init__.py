@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from deltaweave.engine.source.collected import (
     CollectedSource,
+    WantedRows,
     collect_source,
     collected_or_none,
     values_where_taken,
@@ -22,6 +23,7 @@ __all__ = [
     "KeyValues",
     "PreparedSource",
     "SourceKeys",
+    "WantedRows",
     "check_same_source",
     "collect_source",
     "collected_or_none",

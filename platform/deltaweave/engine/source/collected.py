@@ -107,62 +107,72 @@ class CollectedSource:
         return broken
 
 
-def collect_source(
-    merge: ResolvedMerge,
-    source: PreparedSource,
-    conjuncts: Sequence[Equality],
-    conditions: Sequence[Column],
-    reads: TargetReads,
-) -> CollectedSource | None:
+@dataclass(frozen=True)
+class WantedRows:
+    """What is collected of a merge's source.
+
+    Attributes:
+        conjuncts: The equalities of the ON condition, whose values are the keys.
+        conditions: What new rows must satisfy, over the table's columns by name.
+        reads: What WHEN MATCHED clauses read of the target.
+    """
+
+    merge: ResolvedMerge
+    source: PreparedSource
+    conjuncts: Sequence[Equality]
+    conditions: Sequence[Column]
+    reads: TargetReads
+
+    @cached_property
+    def values_of(self) -> dict[int, str]:
+        """The column of each clause's values; clauses with the same values share one."""
+        columns: dict[int, str] = {}
+        for i, clause in enumerate(self.merge.clauses):
+            needs_pairs = self.reads.takes_query and i not in self.reads.of_source_alone
+            if clause.action == "delete" or (clause.kind == "matched" and needs_pairs):
+                continue
+            same = [j for j in columns if self.merge.clauses[j].gives_same_values(clause)]
+            columns[i] = columns[same[0]] if same else f"{CLAUSE_VALUES}{i}"
+        return columns
+
+
+def collect_source(wanted: WantedRows) -> CollectedSource | None:
     """Collect the source; None if it is too big, or if the query fails.
 
     Values and conditions are computed also for rows that the merge may not need them for. Whether
     their failure is one of the merge, only the merge by Spark shows.
 
-    Args:
-        conditions: What new rows must satisfy, over the table's columns by name.
-
     Raises:
         SourceLostError: The executors lost the materialized rows.
         SourceError: The query was cancelled.
     """
-    values_of = _values_of(merge, reads)
     try:
-        table = _rows(merge, source, conjuncts, conditions, values_of, reads)
+        table = _rows(wanted)
     except TooBigError as error:
-        logger.info("%s: the source is not collected: %s", merge.table, error)
+        logger.info("%s: the source is not collected: %s", wanted.merge.table, error)
         return None
     if table is None:
         return None
-    _remember_counts(source, table)
-    keys = collected_keys(conjuncts, table.select(range(len(conjuncts))))
-    return CollectedSource(keys, table.select(range(len(conjuncts), table.num_columns)), values_of)
+    _remember_counts(wanted.source, table)
+    num_keys = len(wanted.conjuncts)
+    keys = collected_keys(wanted.conjuncts, table.select(range(num_keys)))
+    others = table.select(range(num_keys, table.num_columns))
+    return CollectedSource(keys, others, wanted.values_of)
 
 
-def _rows(
-    merge: ResolvedMerge,
-    source: PreparedSource,
-    conjuncts: Sequence[Equality],
-    conditions: Sequence[Column],
-    values_of: dict[int, str],
-    reads: TargetReads,
-) -> pyarrow.Table | None:
+def _rows(wanted: WantedRows) -> pyarrow.Table | None:
     """Return a row for each source row, read by pyarrow or a query; None if the query fails.
 
     Raises:
         TooBigError: The rows are too many or too big for the driver, whoever reads them.
     """
-    table = None
-    if source.files is not None and not conditions:
-        table = rows_of_table(merge, source.files, conjuncts, values_of, reads)
-
-    def query() -> DataFrame:
-        rows = _query_of_rows(merge, source, conjuncts, values_of, reads)
-        return with_broken_values(rows, merge, values_of, conditions) if conditions else rows
-
+    source, table = wanted.source, None
+    if source.files is not None and not wanted.conditions:
+        table = rows_of_table(wanted, source.files)
     if table is None:
         max_rows = source.num_rows if source.is_counted else limits.MAX_LOCAL_ROWS + 1
-        table = collected_or_none(merge, query, max_rows, limits.MAX_LOCAL_BYTES)
+        query = partial(_query_of_rows, wanted)
+        table = collected_or_none(wanted.merge, query, max_rows, limits.MAX_LOCAL_BYTES)
     if table is not None and table.num_rows > limits.MAX_LOCAL_ROWS:
         raise TooBigError(f"there are more than {limits.MAX_LOCAL_ROWS:,} rows")
     if table is not None and table.nbytes > limits.MAX_LOCAL_BYTES:
@@ -196,38 +206,22 @@ def collected_or_none(
     return attempted(merge.table, "rows are not collected", collect, passing=TooBigError)
 
 
-def _values_of(merge: ResolvedMerge, reads: TargetReads) -> dict[int, str]:
-    """Map each clause to the column of its values; clauses with the same values share one."""
-    columns: dict[int, str] = {}
-    for i, clause in enumerate(merge.clauses):
-        needs_pairs = reads.takes_query and i not in reads.of_source_alone
-        if clause.action == "delete" or (clause.kind == "matched" and needs_pairs):
-            continue
-        same = [j for j in columns if merge.clauses[j].gives_same_values(clause)]
-        columns[i] = columns[same[0]] if same else f"{CLAUSE_VALUES}{i}"
-    return columns
-
-
-def _query_of_rows(
-    merge: ResolvedMerge,
-    source: PreparedSource,
-    conjuncts: Sequence[Equality],
-    values_of: dict[int, str],
-    reads: TargetReads,
-) -> DataFrame:
+def _query_of_rows(wanted: WantedRows) -> DataFrame:
     """Return a row for each source row: keys, clauses, values, columns that clauses read."""
+    merge, reads, values_of = wanted.merge, wanted.reads, wanted.values_of
     spark, jvm = merge.spark, Jvm.of(merge.spark)
     matched = constant(spark, NO_CLAUSE) if reads.takes_query else first_match(merge)
-    rows = with_column(_bounded(source), CLAUSE, matched)
+    rows = with_column(_bounded(wanted.source), CLAUSE, matched)
     rows = with_column(rows, INSERT_CLAUSE, first_insert(merge))
-    keys = [aliased(equality.source, f"{KEY}{i}") for i, equality in enumerate(conjuncts)]
+    keys = [aliased(each.source, f"{KEY}{i}") for i, each in enumerate(wanted.conjuncts)]
     taken = [column_named(spark, name) for name in (CLAUSE, INSERT_CLAUSE)]
     values = values_where_taken(merge, values_of, reads, (CLAUSE, INSERT_CLAUSE))
     read = [
         aliased(jvm.column_of(attribute.node), f"{READ}{i}")
         for i, attribute in enumerate(reads.source)
     ]
-    return selected(rows, [*keys, *taken, *values, *read])
+    rows = selected(rows, [*keys, *taken, *values, *read])
+    return with_broken_values(rows, merge, values_of, wanted.conditions)
 
 
 def values_where_taken(
@@ -272,9 +266,9 @@ def with_broken_values(
     values_of: dict[int, str],
     conditions: Sequence[Column],
 ) -> DataFrame:
-    """Add to the rows whether each column of values breaks a condition."""
+    """Add to the rows whether each column of values breaks a condition, if there are any."""
     names = merge.evolved_schema.names
-    for values in dict.fromkeys(values_of.values()):
+    for values in dict.fromkeys(values_of.values()) if conditions else ():
         rows = with_broken(rows, values, names, conditions, f"{BREAKS_CONSTRAINT}{values}")
     return rows
 
@@ -324,13 +318,7 @@ class _Columns:
         return list({field.name: field for field in used}.values())
 
 
-def rows_of_table(
-    merge: ResolvedMerge,
-    source: SourceFiles,
-    conjuncts: Sequence[Equality],
-    values_of: Mapping[int, str],
-    reads: TargetReads,
-) -> pyarrow.Table | None:
+def rows_of_table(wanted: WantedRows, source: SourceFiles) -> pyarrow.Table | None:
     """Return a row for each source row: keys, clauses, values, columns that clauses read.
 
     Its columns are those of the query that would evaluate them; None if the query must run. New
@@ -339,55 +327,44 @@ def rows_of_table(
     Raises:
         TooBigError: The rows are too many or too big for the driver, however they are read.
     """
-    attempt = partial(_rows_of_table, merge, source, conjuncts, values_of, reads)
-    return attempted(merge.table, "Spark reads the source", attempt, passing=TooBigError)
+    attempt = partial(_rows_of_table, wanted, source)
+    return attempted(wanted.merge.table, "Spark reads the source", attempt, passing=TooBigError)
 
 
-def _rows_of_table(
-    merge: ResolvedMerge,
-    source: SourceFiles,
-    conjuncts: Sequence[Equality],
-    values_of: Mapping[int, str],
-    reads: TargetReads,
-) -> pyarrow.Table | None:
-    kinds = ("not_matched",) if reads.takes_query else ("matched", "not_matched")
-    if any(clause.condition is not None for kind in kinds for clause in merge.of_kind(kind)):
+def _rows_of_table(wanted: WantedRows, source: SourceFiles) -> pyarrow.Table | None:
+    kinds = ("not_matched",) if wanted.reads.takes_query else ("matched", "not_matched")
+    clauses = [clause for kind in kinds for clause in wanted.merge.of_kind(kind)]
+    if any(clause.condition is not None for clause in clauses):
         return None
-    columns = _columns_read(merge, source, conjuncts, values_of, reads)
+    columns = _columns_read(wanted, source)
     if columns is None:
         return None
     storage, read = storage_of(source.table), _readable(source, columns.all)
     if storage is None or read is None:
         return None
-    return collected_rows(merge, rows_of_files(source, storage, read), columns, reads)
+    return collected_rows(wanted, rows_of_files(source, storage, read), columns)
 
 
-def _columns_read(
-    merge: ResolvedMerge,
-    source: SourceFiles,
-    conjuncts: Sequence[Equality],
-    values_of: Mapping[int, str],
-    reads: TargetReads,
-) -> _Columns | None:
+def _columns_read(wanted: WantedRows, source: SourceFiles) -> _Columns | None:
     """Return the columns that keys and clauses take; None if one takes anything else."""
     import numpy as np
 
-    jvm = Jvm.of(merge.spark)
-    keys = source.columns(jvm.seq(jvm.expression_of(each.source) for each in conjuncts))
+    merge, reads, jvm = wanted.merge, wanted.reads, Jvm.of(wanted.merge.spark)
+    keys = source.columns(jvm.seq(jvm.expression_of(each.source) for each in wanted.conjuncts))
     read = source.columns(jvm.seq(each.node for each in reads.source)) if reads.source else []
     if keys is None or read is None:
         return None
     values: dict[str, Sequence[StructField]] = {}
     indexes: dict[str, Sequence[int]] = {}
-    for i, name in values_of.items():
+    for i, name in wanted.values_of.items():
         if name in values:
             continue
-        expressions, wanted = merge.clauses[i].value_expressions(), reads.computed.get(i)
-        if wanted is not None:
-            expressions = jvm.select_where(expressions, wanted)
+        expressions, computed = merge.clauses[i].value_expressions(), reads.computed.get(i)
+        if computed is not None:
+            expressions = jvm.select_where(expressions, computed)
         else:
-            wanted = np.ones(len(merge.evolved_schema), dtype=bool)
-        taken, indexes[name] = source.columns(expressions), np.flatnonzero(wanted).tolist()
+            computed = np.ones(len(merge.evolved_schema), dtype=bool)
+        taken, indexes[name] = source.columns(expressions), np.flatnonzero(computed).tolist()
         if taken is None:
             return None
         given = [merge.evolved_schema.fields[index].dataType for index in indexes[name]]
@@ -436,19 +413,18 @@ def rows_of_files(
     return rows.rename_columns([column.name for column in columns])
 
 
-def collected_rows(
-    merge: ResolvedMerge, rows: pyarrow.Table, columns: _Columns, reads: TargetReads
-) -> pyarrow.Table:
+def collected_rows(wanted: WantedRows, rows: pyarrow.Table, columns: _Columns) -> pyarrow.Table:
     """Arrange the rows that were read as the columns that a merge reads of its source."""
     import pyarrow as pa
 
     def clause(kind: str) -> pyarrow.Array:
-        first = next((i for i, each in enumerate(merge.clauses) if each.kind == kind), NO_CLAUSE)
+        clauses = wanted.merge.clauses
+        first = next((i for i, each in enumerate(clauses) if each.kind == kind), NO_CLAUSE)
         return pa.repeat(pa.scalar(first, pa.int32()), rows.num_rows)
 
     matched = pa.repeat(pa.scalar(NO_CLAUSE, pa.int32()), rows.num_rows)
     collected = {f"{KEY}{i}": rows[field.name] for i, field in enumerate(columns.keys)}
-    collected[CLAUSE] = matched if reads.takes_query else clause("matched")
+    collected[CLAUSE] = matched if wanted.reads.takes_query else clause("matched")
     collected[INSERT_CLAUSE] = clause("not_matched")
     for name, fields in columns.values.items():
         arrays = [rows[field.name].combine_chunks() for field in fields]

@@ -39,7 +39,7 @@ from deltaweave.engine.pairs import (
 )
 from deltaweave.engine.prune import Candidates, candidate_files, files_by_conditions
 from deltaweave.engine.report import StrategyName
-from deltaweave.engine.source import CollectedSource, collect_source
+from deltaweave.engine.source import CollectedSource, WantedRows, collect_source
 from deltaweave.engine.staged import Staged
 from deltaweave.engine.strategies import Strategy, insert_phase, table_format
 from deltaweave.engine.tasks import NotRewritableError, TableFormat, check_copyable
@@ -104,12 +104,9 @@ class LocalMerge:
             DeclinedError: The source cannot be collected.
         """
         merge, equalities = run.statement, [each.equality for each in eligible.conjuncts]
-        conditions, reads = eligible.conditions, eligible.reads
-        collected = attempted(
-            merge.table,
-            SPARK_DOES_THE_MERGE,
-            lambda: collect_source(merge, run.source, equalities, conditions, reads),
-        )
+        wanted = WantedRows(merge, run.source, equalities, eligible.conditions, eligible.reads)
+        attempt = partial(collect_source, wanted)
+        collected = attempted(merge.table, SPARK_DOES_THE_MERGE, attempt)
         if collected is None:
             raise DeclinedError("the source is not collected")
         files = files_by_conditions(run.transaction)

@@ -243,7 +243,7 @@ def values_by_query(
         rows = rows.withColumn(CLAUSE, first_match(merge))
         values = values_where_taken(merge, values_of, reads, (CLAUSE,))
         rows = rows.select(NEW_ROW, CLAUSE, *values)
-        return with_broken_values(rows, merge, values_of, conditions) if conditions else rows
+        return with_broken_values(rows, merge, values_of, conditions)
 
     evaluated = collected_or_none(merge, query, len(pairs), limits.MAX_LOCAL_NEW_BYTES)
     if evaluated is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from deltaweave.delta.commit import WrittenFiles
 from deltaweave.delta.files import row_schema
@@ -28,7 +28,7 @@ from deltaweave.engine.backends.local.files import LocalScan, write_files
 from deltaweave.engine.backends.local.matches import KeySearch, own_locations
 from deltaweave.engine.backends.local.pairs import LocalPairs, local_pairs
 from deltaweave.engine.backends.local.partitions import PartitionColumns, check_partitions
-from deltaweave.engine.backends.local.values import NewValues, values_of_pairs, values_of_source
+from deltaweave.engine.backends.local.values import values_of_pairs, values_of_source
 from deltaweave.engine.clauses import CLAUSE, FILE, NEW_ROW, NO_CLAUSE, SOURCE_ROW
 from deltaweave.engine.merge_run import MergeRun
 from deltaweave.engine.pairs import (
@@ -130,8 +130,12 @@ class LocalMerge:
 
         require(*file_eligibility(self.candidates.files))
         table = table_format(self.run.transaction, self.eligible.written)
-        evaluated = self._evaluated(self._pairs(table), table)
-        pairs = evaluated.pairs
+        pairs, transaction = self._pairs(table), self.run.transaction
+        updates = inserts = values_of_source(self.collected, row_schema(transaction))
+        if self.eligible.reads.takes_old_rows:  # the clauses are evaluated over the pairs
+            pairs, updates = values_of_pairs(
+                transaction, self.collected, pairs, self.eligible, table
+            )
         scan = self._scan(pairs)
         row_counts = pairs.row_counts_in(scan.touched)
         plan = (
@@ -146,8 +150,8 @@ class LocalMerge:
             pairs,
             scan,
             plan,
-            updates=evaluated.updates,
-            inserts=evaluated.inserts,
+            updates=updates,
+            inserts=inserts,
             inserted=inserted,
             insert_clauses=self.collected.insert_clauses[inserted],
             table=table,
@@ -171,17 +175,6 @@ class LocalMerge:
         with_insertable = self.run.source.insertable is not None
         return local_pairs(search, self.collected, with_insertable=with_insertable)
 
-    def _evaluated(self, pairs: LocalPairs, table: TableFormat) -> _EvaluatedPairs:
-        """Evaluate the clauses over the source's rows, and over the pairs if they read these."""
-        rows = row_schema(self.run.transaction)
-        inserts = values_of_source(self.collected, rows)
-        if not self.eligible.reads.takes_old_rows:
-            return _EvaluatedPairs(pairs, inserts, inserts)
-        updated = values_of_pairs(
-            self.run.transaction, self.collected, pairs, self.eligible, table, rows
-        )
-        return _EvaluatedPairs(updated.pairs, updated.values, inserts)
-
     def _scan(self, pairs: LocalPairs) -> TouchedFilesScan:
         """Return what the pairs show about the files."""
         statement = self.run.statement
@@ -192,14 +185,6 @@ class LocalMerge:
         return touched_files_of_pairs(
             self.run, self.candidates, identity, pairs.pairs, may_repeat=may_repeat
         )
-
-
-class _EvaluatedPairs(NamedTuple):
-    """Pairs with their clauses, and the new rows that clauses give to pairs and to source rows."""
-
-    pairs: LocalPairs
-    updates: NewValues
-    inserts: NewValues
 
 
 def _check_new_rows(found: LocalScan) -> None:

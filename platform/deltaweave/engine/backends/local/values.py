@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
 from deltaweave.delta.commit import Transaction
-from deltaweave.delta.files import PassableColumn
+from deltaweave.delta.files import PassableColumn, row_schema
 from deltaweave.delta.scan import with_attribute_ids
 from deltaweave.delta.statement import ResolvedMerge, TargetReads
 from deltaweave.engine import limits
@@ -80,14 +80,12 @@ def values_of_pairs(
     pairs: LocalPairs,
     eligible: Eligible,
     table: TableFormat,
-    rows: pyarrow.Schema,
 ) -> PairValues:
     """Evaluate clauses over the pairs; return the pairs that they take, and the new values.
 
     `NEW_ROW` is then the number of the pair among those that its clause updates, or -1. If clauses
     can only be evaluated over pairs, none of `pairs` has a clause yet. If new rows must satisfy a
-    condition, `eligible.reads` counts whole rows. `rows` has the columns of whole rows, those of
-    partitions among them.
+    condition, `eligible.reads` counts whole rows.
 
     Raises:
         NotRewritableError: Spark must do it.
@@ -96,7 +94,7 @@ def values_of_pairs(
     """
     import pyarrow as pa
 
-    reads, found = eligible.reads, pairs.pairs.on_driver
+    reads, found, rows = eligible.reads, pairs.pairs.on_driver, row_schema(transaction)
     assert found is not None, "local_pairs"
     if not len(found):
         return PairValues(pairs, NewValues(rows, {}))

@@ -69,6 +69,9 @@ class MergeRun:
         return replace(self, transaction=transaction)
 
 
+_NO_LEASE = Lease(None, -1)
+
+
 @dataclass(frozen=True)
 class Preconditions:
     """Conditions that must hold at the commit; see `deltaweave.merge`.
@@ -78,13 +81,13 @@ class Preconditions:
         applied_before: The version of that id that the table must still hold at the commit, -1 for
             none; None for any.
         computed_from: The version of the target that the merge must read; None for the newest.
-        lease: The version that the table must still hold of an application id, or None.
+        lease: The version that the table must still hold of an application id, if any.
     """
 
     idempotency: TransactionId | None = None
     applied_before: int | None = None
     computed_from: int | None = None
-    lease: Lease | None = None
+    lease: Lease = _NO_LEASE
 
     @classmethod
     def of(
@@ -96,31 +99,30 @@ class Preconditions:
     ) -> Preconditions:
         """Return the preconditions that the arguments of `deltaweave.merge` ask for."""
         transaction_id = TransactionId(*idempotency) if idempotency else None
-        return cls(transaction_id, applied_before, computed_from, lease)
+        return cls(transaction_id, applied_before, computed_from, lease or _NO_LEASE)
 
     @property
     def given(self) -> list[str]:
         """The names of the preconditions that the caller gave."""
-        return [each.name for each in fields(self) if getattr(self, each.name) is not None]
+        return [each.name for each in fields(self) if getattr(self, each.name) is not each.default]
 
     @property
     def transaction_ids(self) -> dict[str, int]:
         """The versions that the commit adds, by their application ids."""
         own = {} if self.idempotency is None else dict([self.idempotency])
-        return own if self.lease is None else {**own, **self.lease.marks}
+        return {**own, **self.lease.marks}
 
     @property
     def must_commit(self) -> bool:
         """Whether there is something to commit even if the merge changes nothing."""
-        of_lease = self.lease is not None and self.lease.marks and self.lease.are_committed_alone
-        return self.idempotency is not None or bool(of_lease)
+        of_lease = bool(self.lease.marks) and self.lease.are_committed_alone
+        return self.idempotency is not None or of_lease
 
     @property
     def application_ids(self) -> list[str]:
         """The application ids whose versions in the table must not change until the commit."""
         ids = [] if self.idempotency is None else [self.idempotency.application_id]
-        lease = None if self.lease is None else self.lease.application_id
-        return ids if lease is None else [*ids, lease]
+        return ids if self.lease.application_id is None else [*ids, self.lease.application_id]
 
     def is_applied(self, transaction: Transaction) -> bool:
         """Return whether the table holds the transaction id, or a later version of it.
@@ -140,13 +142,13 @@ class Preconditions:
 
     def check_lease(self, transaction: Transaction) -> None:
         """Fail where another run has taken the lease."""
-        if self.lease is not None and self.lease.application_id is not None:
+        if self.lease.application_id is not None:
             held = transaction.last_applied(self.lease.application_id)
             self.lease.check(held, table=transaction.merge.table, version=transaction.version)
 
     def before_commit(self, spark: SparkSession) -> None:
         """Do what the lease does before the commit."""
-        if self.lease is not None and self.lease.before_commit is not None:
+        if self.lease.before_commit is not None:
             do_apart(spark, self.lease.before_commit)
 
     def check_version(self, transaction: Transaction) -> None:

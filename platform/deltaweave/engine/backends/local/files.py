@@ -65,6 +65,7 @@ class LocalScan:
         inserted: The numbers of the source rows that are inserted.
         insert_clauses: The clauses that insert them, by their indexes.
         table: What new files look like.
+        marks_rows: Whether deletion vectors delete the changed rows in files that stay.
     """
 
     pairs: LocalPairs
@@ -75,6 +76,14 @@ class LocalScan:
     inserted: numpy.ndarray
     insert_clauses: numpy.ndarray
     table: TableFormat
+    marks_rows: bool
+
+    @cached_property
+    def changes(self) -> pyarrow.Table:
+        """The pairs of changed rows; of a row that several source rows delete, several."""
+        changes = self.scan.changed_on_driver(self.scan.touched)
+        assert changes is not None, "the pairs are on the driver"
+        return changes
 
     @cached_property
     def inserted_rows(self) -> pyarrow.Table:
@@ -100,30 +109,22 @@ class LocalFiles:
     marked: MarkedRows
 
 
-def write_files(transaction: Transaction, found: LocalScan, *, marks_rows: bool) -> LocalFiles:
+def write_files(transaction: Transaction, found: LocalScan) -> LocalFiles:
     """Write what was found: new files, and the deletion vectors of files that stay.
 
-    If it fails, what was written is deleted. With `marks_rows`, deletion vectors delete the changed
-    rows in files that stay.
+    If it fails, what was written is deleted.
     """
     transaction.own_files.begin_beside(found.plan.copied)
     try:
-        return _written(transaction, found, marks_rows=marks_rows)
+        return _written(transaction, found)
     except BaseException:  # any error, an interrupt too
         transaction.own_files.delete_all()  # a second interrupt may leave threads running
         raise
 
 
-def _written(transaction: Transaction, found: LocalScan, *, marks_rows: bool) -> LocalFiles:
-    import numpy as np
-    import pyarrow as pa
-
-    changes = found.scan.changed_on_driver(found.scan.touched)
-    assert changes is not None, "the pairs are on the driver"
-    recorded = record_changes(found, changes)  # first, since files may not be readable
-    elsewhere = np.ones(len(changes), dtype=bool) if marks_rows else _leave_file(found, changes)
-    changes = changes.append_column(ELSEWHERE, pa.array(elsewhere))
-    replaced, others = _write_files(transaction, found, changes)
+def _written(transaction: Transaction, found: LocalScan) -> LocalFiles:
+    recorded = record_changes(found)  # first, since files may not be readable
+    replaced, others = _write_files(transaction, found)
     written = None
     if replaced or others:
         written = written_without_spark(
@@ -138,14 +139,18 @@ def _written(transaction: Transaction, found: LocalScan, *, marks_rows: bool) ->
     return LocalFiles(written, vectors)
 
 
-def _leave_file(found: LocalScan, changes: pyarrow.Table) -> numpy.ndarray:
+def _leave_file(found: LocalScan) -> numpy.ndarray:
     """Return for each changed row whether its new row goes to a new file.
 
-    True for rows that change partition, and for files that keep few rows.
+    True for rows that change partition, for files that keep few rows, and beside marked rows.
     """
+    import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    changes = found.changes
+    if found.marks_rows:
+        return np.ones(len(changes), dtype=bool)
     own = pa.array(found.scan.names_of(_with_most_rows(found)), pa.string())
     leave: numpy.ndarray = ~pc.is_in(changes[FILE], own).to_numpy()
     gives_row = found.updates.gives_row(changes[CLAUSE].to_numpy())
@@ -185,8 +190,11 @@ class _NewFiles(NamedTuple):
     others: list[FurtherFile]
 
 
-def _write_files(transaction: Transaction, found: LocalScan, changes: pyarrow.Table) -> _NewFiles:
+def _write_files(transaction: Transaction, found: LocalScan) -> _NewFiles:
     """Rewrite files, and write the other new rows to new files."""
+    import pyarrow as pa
+
+    changes = found.changes.append_column(ELSEWHERE, pa.array(_leave_file(found)))
     new_rows = _with_updated(found, changes.filter(changes[ELSEWHERE]))
     parts = [
         piece
@@ -289,11 +297,10 @@ class _Feed:
         return [(*file.written, part.values) for part, file in files if file.written is not None]
 
 
-def record_changes(found: LocalScan, changes: pyarrow.Table) -> list[ChangeFileOf]:
+def record_changes(found: LocalScan) -> list[ChangeFileOf]:
     """Write the files of the change feed; none if the table has no feed.
 
     A merge that touches no file needs none: readers take the rows of its new files for inserts.
-    `changes` has the pairs of changed rows; of a row that several source rows delete, several.
     """
     table, touched = found.table, own_locations(found.scan.touched)
     if not touched or table.change_feed is None:
@@ -301,7 +308,7 @@ def record_changes(found: LocalScan, changes: pyarrow.Table) -> list[ChangeFileO
     with ExitStack() as stack:
         feed = _Feed(table, found.partitioned_by, stack)
         feed.add([FeedRows(found.inserted_rows, "insert")])
-        of_files = by_file(changes)
+        of_files = by_file(found.changes)
 
         def of_file(location: str) -> list[FeedRows]:
             name = name_of(location)

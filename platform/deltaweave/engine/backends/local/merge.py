@@ -61,9 +61,8 @@ def write_locally(run: MergeRun, strategy: Strategy) -> Staged:
     with scan_phase(run.phases) if strategy.needs_scan else insert_phase(run.phases):
         found = LocalMerge.of(run, eligible, strategy).find()
     scan, touched = found.scan, len(found.scan.touched)
-    marks_rows = bool(touched) and strategy.local_name is StrategyName.DELETION_VECTORS
     with _write_phase(run, strategy, touched):
-        attempt = partial(write_files, run.transaction, found, marks_rows=marks_rows)
+        attempt = partial(write_files, run.transaction, found)
         done = attempted(run.table, SPARK_DOES_THE_MERGE, attempt)
     if done is None:
         raise DeclinedError("what it wrote failed", scan.found)
@@ -71,7 +70,7 @@ def write_locally(run: MergeRun, strategy: Strategy) -> Staged:
         return Staged.inserted(run, scan.found, done.written or WrittenFiles.of(scan.touched))
     if not touched:
         return Staged.untouched(run, scan, done.written)
-    if marks_rows:
+    if found.marks_rows:
         return Staged.with_vectors(run, scan, found.plan, done.written, done.marked)
     return Staged.copied(run, strategy.local_name, scan, done.written)
 
@@ -138,9 +137,10 @@ class LocalMerge:
             )
         scan = self._scan(pairs)
         row_counts = pairs.row_counts_in(scan.touched)
+        marks_rows = self.strategy.local_name is StrategyName.DELETION_VECTORS
         plan = (
             plan_files(self.run, scan, row_counts)
-            if self.strategy.local_name is StrategyName.DELETION_VECTORS
+            if marks_rows
             else _all_rewritten(scan, row_counts)
         )
         _check_copies(plan.copied, table)
@@ -155,6 +155,7 @@ class LocalMerge:
             inserted=inserted,
             insert_clauses=self.collected.insert_clauses[inserted],
             table=table,
+            marks_rows=marks_rows,
         )
         _check_new_rows(found)
         return found
@@ -194,8 +195,7 @@ def _check_new_rows(found: LocalScan) -> None:
     """
     import pyarrow as pa
 
-    changes = found.scan.changed_on_driver(found.scan.touched)
-    assert changes is not None, "the pairs are on the driver"
+    changes = found.changes
     numbers, clauses = changes[NEW_ROW].to_numpy(), changes[CLAUSE].to_numpy()
     found.updates.check_size(numbers, clauses)
     if found.updates.breaks_constraint(numbers, clauses) or found.inserts.breaks_constraint(

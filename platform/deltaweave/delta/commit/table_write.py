@@ -203,24 +203,22 @@ class Write:
 
 
 def write_rows(log: DeltaLog, rows: DataFrame, write: Write) -> WriteResult:
-    """Write rows into an existing table; see `Table.write`."""
+    """Write rows into an existing table; see `Table.write`.
+
+    Without transaction ids in its options, a write takes the one of the session, if any.
+    """
     # Names in the predicate are names, and Delta finds all rows that it holds for.
     exactly = write.replace_where is not None
     with own_session(rows.sparkSession, filters_exactly=exactly) as own:
-        return _write_with_session_id(log, in_session(rows, own), write)
-
-
-def _write_with_session_id(log: DeltaLog, rows: DataFrame, write: Write) -> WriteResult:
-    """Write rows, with the transaction id of the session unless the caller gives one."""
-    spark = rows.sparkSession
-    transaction_id = None if write.applied else session_transaction_id(spark, table=write.table)
-    if transaction_id is None:
-        return _write_once(log, rows, write)
-    result = _write_once(log, rows, replace(write, applied=dict([transaction_id]), once=True))
-    afterwards = AfterCommit(write.table, result.version, list(result.warnings))
-    with afterwards.step("resetting the session's transaction id"):
-        reset_session_transaction_id(spark)
-    return replace(result, warnings=tuple(afterwards.warnings))
+        rows = in_session(rows, own)
+        of_session = None if write.applied else session_transaction_id(own, table=write.table)
+        if of_session is None:
+            return _write_once(log, rows, write)
+        result = _write_once(log, rows, replace(write, applied=dict([of_session]), once=True))
+        afterwards = AfterCommit(write.table, result.version, list(result.warnings))
+        with afterwards.step("resetting the session's transaction id"):
+            reset_session_transaction_id(own)
+        return replace(result, warnings=tuple(afterwards.warnings))
 
 
 def _write_once(log: DeltaLog, rows: DataFrame, write: Write) -> WriteResult:
@@ -229,7 +227,7 @@ def _write_once(log: DeltaLog, rows: DataFrame, write: Write) -> WriteResult:
     delta = Jvm.of(spark).delta
     active = Jvm.singleton(delta, "OptimisticTransaction")
     with translated(write.table, operation=write.operation, version=write.computed_from):
-        transaction = _transaction(rows, log, write.computed_from, write.reads_all)
+        transaction = _transaction(spark, log, write)
         table = TableSnapshot(spark, log, transaction.snapshot())
         if _is_done(transaction, table, write):
             return WriteResult(None, {})
@@ -332,16 +330,15 @@ def _written_and_committed(
             )
 
 
-def _transaction(
-    rows: DataFrame, log: DeltaLog, computed_from: int | None, reads_all: bool
-) -> JavaObject:
+def _transaction(spark: SparkSession, log: DeltaLog, write: Write) -> JavaObject:
     """Begin a transaction at the newest version, or at the one that the rows were computed from."""
-    nothing = Jvm.of(rows.sparkSession).option(None)
-    if computed_from is None:
+    jvm = Jvm.of(spark)
+    nothing = jvm.option(None)
+    if write.computed_from is None:
         return log.startTransaction(nothing, nothing)
-    snapshot = at_version(rows.sparkSession, log, computed_from).snapshot
-    transaction = log.startTransaction(nothing, Jvm.of(rows.sparkSession).option(snapshot))
-    if reads_all:
+    snapshot = at_version(spark, log, write.computed_from).snapshot
+    transaction = log.startTransaction(nothing, jvm.option(snapshot))
+    if write.reads_all:
         # Otherwise, Delta treats appends as blind, and assumes that an overwrite read only the rows
         # that it replaces.
         transaction.readWholeTable()

@@ -72,9 +72,9 @@ from deltaweave.engine.strategies.rows import (
     copy_touched_files,
     inserted_rows,
     remaining_rows,
-    union_parts,
     updated_and_inserted,
     updates_from_source,
+    write_parts,
 )
 from deltaweave.engine.tasks import (
     REWRITTEN_SCHEMA,
@@ -231,8 +231,7 @@ def rewrite_in_place(run: MergeRun, scan: TouchedFilesScan, files: FileList) -> 
 
     def insert() -> WrittenFiles | None:
         with run.transaction.active():
-            inserts = inserted_rows(run, scan)
-            return run.transaction.write(union_parts(inserts)) if inserts else None
+            return write_parts(run.transaction, inserted_rows(run, scan))
 
     # One task rewrites a file: a few files leave cores idle, which can write the inserts.
     with alongside(run.statement.spark, insert) as inserting:
@@ -358,8 +357,7 @@ def rewrite_without_changed_rows(
 
     def write_new_rows() -> WrittenFiles | None:
         with run.transaction.active():
-            rows = updated_and_inserted(run, scan)
-            return run.transaction.write(union_parts(rows)) if rows else None
+            return write_parts(run.transaction, updated_and_inserted(run, scan))
 
     with alongside(run.statement.spark, write_new_rows) as writing:
         # The new rows' side writes the change feed.

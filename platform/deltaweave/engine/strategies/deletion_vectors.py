@@ -30,9 +30,9 @@ from deltaweave.engine.staged import Staged
 from deltaweave.engine.strategies.base import SparkScan, Strategy
 from deltaweave.engine.strategies.rows import (
     remaining_rows,
-    union_parts,
     updated_and_inserted,
     updates_from_source,
+    write_parts,
 )
 
 
@@ -76,7 +76,7 @@ class DeletionVectors(Strategy):
             parts = updated_and_inserted(run, scan)
             if plan.num_copied:
                 parts = [remaining_rows(run.transaction, scan, plan.copied), *parts]
-            written = run.transaction.write(union_parts(parts)) if parts else None
+            written = write_parts(run.transaction, parts)
             marked = writing.result()
         return Staged.with_vectors(run, scan, plan, written, marked)
 

@@ -476,13 +476,16 @@ def inserted_rows(run: MergeRun, scan: TouchedFilesScan) -> list[DataFrame]:
     return [recorded_inserts(inserts) if run.transaction.metadata.keeps_change_feed else inserts]
 
 
-def union_parts(parts: list[DataFrame]) -> DataFrame:
-    """Union the parts to one write job.
+def write_parts(transaction: Transaction, parts: Sequence[DataFrame]) -> WrittenFiles | None:
+    """Write the parts by one job; None if there are none.
 
     Inserted rows have no row id or commit version yet: parts that have them come first, since the
     columns are known by their metadata there.
     """
-    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
+    if not parts:
+        return None
+    union = partial(DataFrame.unionByName, allowMissingColumns=True)
+    return transaction.write(reduce(union, parts))
 
 
 def _recorded(merge: ResolvedMerge, taken: DataFrame, images: _Images) -> DataFrame:
@@ -559,7 +562,7 @@ def copy_touched_files(
         once = may_join_once(run.transaction, scan)
         rows = changed_rows(run, scan, scan.touched, with_unmodified=True, with_inserts=once)
         parts = [rows] if once else [rows, *inserted_rows(run, scan)]
-    return run.transaction.write(union_parts(parts)) if parts else None
+    return write_parts(run.transaction, parts)
 
 
 def _changed_and_remaining(run: MergeRun, scan: TouchedFilesScan) -> list[DataFrame] | None:

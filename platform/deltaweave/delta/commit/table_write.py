@@ -46,7 +46,7 @@ from deltaweave.delta.jvm import (
     suppress_cleanup_errors,
     translated,
 )
-from deltaweave.delta.log import FileList, TableSnapshot, at_version, collected_actions
+from deltaweave.delta.log import FileList, TableLog, TableSnapshot, collected_actions
 from deltaweave.delta.releases import write_command, write_operation
 from deltaweave.delta.statement import spark_schema
 from deltaweave.errors import StatementError
@@ -336,7 +336,7 @@ def _transaction(spark: SparkSession, log: DeltaLog, write: Write) -> JavaObject
     nothing = jvm.option(None)
     if write.computed_from is None:
         return log.startTransaction(nothing, nothing)
-    snapshot = at_version(spark, log, write.computed_from).snapshot
+    snapshot = TableLog(spark, log).at_version(write.computed_from).snapshot
     transaction = log.startTransaction(nothing, jvm.option(snapshot))
     if write.reads_all:
         # Otherwise, Delta treats appends as blind, and assumes that an overwrite read only the rows

@@ -136,46 +136,6 @@ def _in_session_catalog(
     return jvm.catalyst.TableIdentifier(identifier.name(), database, jvm.option(None))
 
 
-def delta_log(spark: SparkSession, parts: list[str]) -> JavaObject:
-    """Open Delta's log of the table with these name parts; `["delta", path]` is a path."""
-    label = ".".join(parts)
-    with translated(label, operation="opening"):
-        if len(parts) == 2 and parts[0].lower() == "delta":
-            logs = Jvm.of(spark).delta.DeltaLog
-            return logs.forTable(spark._jsparkSession, parts[1])
-        return log_by_name(spark, parts)
-
-
-def latest(spark: SparkSession, log: DeltaLog) -> TableSnapshot:
-    """Read the newest version of a table from its log; its number is -1 if there is no table.
-
-    Delta's own `snapshot` and `tableExists` are what this JVM saw last.
-    """
-    empty = Jvm.of(spark).option(None)
-    return TableSnapshot(spark, log, log.update(False, empty, empty))
-
-
-def at_version(
-    spark: SparkSession, log: DeltaLog, version: int, newest: TableSnapshot | None = None
-) -> TableSnapshot:
-    """Read a version of a table.
-
-    Raises:
-        TableNotFoundError: The log no longer holds, or never held, that version.
-    """
-    newest = newest or latest(spark, log)
-    if newest.version == version:
-        return newest
-    if version > newest.version:
-        raise errors.TableNotFoundError(
-            f"it has no version {version}; the newest is {newest.version}.",
-            table=data_path(log),
-            operation="reading a version",
-        )
-    with translated(data_path(log), operation="reading a version", version=version):
-        return TableSnapshot(spark, log, snapshot_at(spark, log, version))
-
-
 def version_at(spark: SparkSession, name: str, time: datetime) -> int | None:
     """Return the newest version that was committed at or before a time, or None."""
     history = spark.sql(f"DESCRIBE HISTORY {name}")
@@ -198,7 +158,11 @@ class TableLog:
     @classmethod
     def of(cls, spark: SparkSession, parts: Sequence[str]) -> TableLog:
         """Open the log of the table that the name parts mean; `["delta", path]` means a path."""
-        return cls(spark, delta_log(spark, list(parts)))
+        with translated(".".join(parts), operation="opening"):
+            if len(parts) == 2 and parts[0].lower() == "delta":
+                logs = Jvm.of(spark).delta.DeltaLog
+                return cls(spark, logs.forTable(spark._jsparkSession, parts[1]))
+            return cls(spark, log_by_name(spark, parts))
 
     @property
     def exists(self) -> bool:
@@ -211,8 +175,12 @@ class TableLog:
         return data_path(self.log)
 
     def latest(self) -> TableSnapshot:
-        """Read the newest version; its number is -1 if there is no table."""
-        return latest(self.spark, self.log)
+        """Read the newest version; its number is -1 if there is no table.
+
+        Delta's own `snapshot` and `tableExists` are what this JVM saw last.
+        """
+        empty = Jvm.of(self.spark).option(None)
+        return TableSnapshot(self.spark, self.log, self.log.update(False, empty, empty))
 
     def at_version(self, version: int, newest: TableSnapshot | None = None) -> TableSnapshot:
         """Read a version of an existing table, whose newest version may be known already.
@@ -220,7 +188,17 @@ class TableLog:
         Raises:
             TableNotFoundError: The log no longer holds, or never held, that version.
         """
-        return at_version(self.spark, self.log, version, newest)
+        newest = newest or self.latest()
+        if newest.version == version:
+            return newest
+        if version > newest.version:
+            raise errors.TableNotFoundError(
+                f"it has no version {version}; the newest is {newest.version}.",
+                table=self.data_path,
+                operation="reading a version",
+            )
+        with translated(self.data_path, operation="reading a version", version=version):
+            return TableSnapshot(self.spark, self.log, snapshot_at(self.spark, self.log, version))
 
 
 @dataclass(frozen=True)

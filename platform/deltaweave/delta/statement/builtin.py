@@ -28,7 +28,7 @@ from deltaweave.delta.jvm import (
     reported_by,
     translated,
 )
-from deltaweave.delta.log import TableMetadata, latest, scans_of_widened_decimals
+from deltaweave.delta.log import TableLog, TableMetadata, scans_of_widened_decimals
 from deltaweave.delta.statement.analyzer import ParsedMerge, analyzed
 from deltaweave.delta.statement.lost_days import (
     may_filter_by_decimals,
@@ -205,8 +205,8 @@ class _Merge:
     @property
     def has_other_columns(self) -> bool:
         """Whether the table's number of columns changed since a `DeltaTable` was made."""
-        newest = latest(self.spark, self.node.targetFileIndex().deltaLog()).metadata.schema
-        return bool(self.node.target().schema().length() != len(newest))
+        newest = TableLog(self.spark, self.node.targetFileIndex().deltaLog()).latest()
+        return bool(self.node.target().schema().length() != len(newest.metadata.schema))
 
     @cached_property
     def writes_vectors(self) -> bool:

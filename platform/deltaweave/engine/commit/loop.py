@@ -39,7 +39,7 @@ from deltaweave.delta.jvm import (
     suppress_cleanup_errors,
     translated,
 )
-from deltaweave.delta.log import latest
+from deltaweave.delta.log import TableLog
 from deltaweave.delta.scan import clauses_dependence, source_dependence
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine.attempts import was_cancelled
@@ -271,7 +271,8 @@ def _may_rerun(lost: Staged) -> Verdict:
         return no(f"its source was computed from version {computed_from} of the table")
     try:
         with raise_hidden_interrupts(), translated(merge.table, version=transaction.version):
-            if not is_same_table(transaction.table, latest(merge.spark, transaction.log)):
+            newest = TableLog(merge.spark, transaction.log).latest()
+            if not is_same_table(transaction.table, newest):
                 return no("the table's schema, properties or protocol changed")
             return _reads_newest(merge)
     except Exception as error:
@@ -361,7 +362,7 @@ def _after_commit(commit: MergeCommit, result: MergeResult) -> tuple[str, ...]:
             commit.first.discard(unless_in=staged)
     with afterwards.step("updating the key index"):
         if stored_index(transaction.table) is not None:
-            newest = latest(transaction.merge.spark, transaction.log)
+            newest = TableLog(transaction.merge.spark, transaction.log).latest()
             index_new_files(newest, staged.new_files, table)
     return tuple(afterwards.warnings)
 

@@ -707,7 +707,7 @@ def test_a_doubt_about_other_commits_quotes_no_row(caplog: pytest.LogCaptureFixt
     ("where", "calls", "key"),
     [
         ((rebase, "hold_match"), 0, 14),
-        ((loop, "latest"), 0, 1),
+        ((loop, "TableLog"), 0, 1),
         ((loop, "source_dependence"), 0, 1),
         ((loop, "source_dependence"), 1, 1),
     ],

@@ -51,7 +51,6 @@ from deltaweave.delta.log.file_list import (
     strict,
 )
 from deltaweave.delta.log.snapshot import (
-    CheckpointFiles,
     TableSnapshot,
     VersionOnDisk,
     data_path,
@@ -90,7 +89,6 @@ __all__ = [
     "FILE_RELATION",
     "KEY_INDEX_PROPERTY",
     "STRICTLY",
-    "CheckpointFiles",
     "Commit",
     "FileChanges",
     "FileLayout",

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from deltaweave import errors
 from deltaweave._validation import YES, Verdict, no
 from deltaweave.delta.log.actions import TableMetadata
 from deltaweave.delta.log.snapshot import TableSnapshot
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

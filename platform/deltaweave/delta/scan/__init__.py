@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 from deltaweave.delta.scan.dependence import (
-    Dependence,
     clauses_dependence,
     source_dependence,
     unknown_in_clauses,
@@ -42,7 +41,6 @@ from deltaweave.delta.scan.target_rows import (
 __all__ = [
     "METADATA_COLUMN",
     "UNSTABLE_OPERATORS",
-    "Dependence",
     "ListedRows",
     "RowColumns",
     "SourceFiles",

@@ -24,8 +24,6 @@ from deltaweave.delta.statement.analyzer import (
 from deltaweave.delta.statement.builtin import builtin_defects, run_builtin_merge
 from deltaweave.delta.statement.column_origins import Origin, origins
 from deltaweave.delta.statement.conditions import (
-    Assignment,
-    Attribute,
     Equality,
     TargetReads,
     assignments,
@@ -51,8 +49,6 @@ from deltaweave.delta.statement.resolved import (
 
 __all__ = [
     "OF_LIMITED_LENGTH",
-    "Assignment",
-    "Attribute",
     "Equality",
     "MergeParts",
     "Origin",

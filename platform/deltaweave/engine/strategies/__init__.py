@@ -23,7 +23,6 @@ from deltaweave.engine.strategies.insert_only import InsertOnly, insert_phase, i
 
 __all__ = [
     "STRATEGIES",
-    "Choice",
     "SparkScan",
     "Strategy",
     "choose_strategy",

@@ -12,7 +12,7 @@ import json
 import logging
 import math
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
@@ -241,27 +241,17 @@ def rewrite_in_place(run: MergeRun, scan: TouchedFilesScan, files: FileList) -> 
 
 
 def rewrite_without_inserts(
-    run: MergeRun, scan: TouchedFilesScan, files: FileList
-) -> RewrittenInPlace:
-    """Rewrite files where that is possible; see `rewrite_in_place`."""
-    changes = partial(_changes, run, scan)
-    return _rewritten(run.transaction, scan, files, changes)
-
-
-def _rewritten(
-    transaction: Transaction,
-    scan: TouchedFilesScan,
-    files: FileList,
-    changes: Callable[[FileList], DataFrame],
-    *,
-    with_change_feed: bool = True,
+    run: MergeRun, scan: TouchedFilesScan, files: FileList, *, keeps_changed: bool = True
 ) -> RewrittenInPlace:
     """Rewrite files by tasks; all touched files are left to Spark if that fails as a whole.
 
-    `changes` gives the changes of files as `tasks.rewrite_file` takes them. `with_change_feed` says
-    whether tasks write the change feed, if the table has one.
+    The scan knows each row's index in its file.
+
+    Args:
+        keeps_changed: Whether changed rows stay in their files. Otherwise they are left out, and
+            tasks write no change feed.
     """
-    own = transaction.own_files
+    transaction, own = run.transaction, run.transaction.own_files
     prefix = f"{own.prefix}{uuid.uuid4().hex[:8]}-"  # other files of the merge may stay
     may_have_written = False
 
@@ -271,12 +261,13 @@ def _rewritten(
         if isinstance(columns, Verdict):
             raise NotRewritableError(columns.reason)
         table = replace(table_format(transaction, columns), file_prefix=prefix)
-        if not with_change_feed:
-            table = replace(table, change_feed=None)
         ours = files.where(are_own(files))  # a new file is written beside the old one
         if not len(ours):
             return None
-        changed = changes(ours)
+        if keeps_changed:
+            changed = _changes(run, scan, ours)
+        else:
+            changed, table = _dropped(transaction, scan, ours), replace(table, change_feed=None)
         own.begin_beside(ours)
         may_have_written = True
         return _by_tasks(transaction, scan, ours, changed, table)
@@ -361,8 +352,7 @@ def rewrite_without_changed_rows(
 
     with alongside(run.statement.spark, write_new_rows) as writing:
         # The new rows' side writes the change feed.
-        dropped = partial(_dropped, run.transaction, scan)
-        done = _rewritten(run.transaction, scan, files, dropped, with_change_feed=False)
+        done = rewrite_without_inserts(run, scan, files, keeps_changed=False)
     new = writing.result()
     written = done.written
     if len(done.left):

@@ -22,7 +22,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import Reading, Use, capability
-from deltaweave.delta.jvm import collected, delta_message, grouped, translated
+from deltaweave.delta.jvm import collected, delta_message, grouped
 from deltaweave.delta.log import FileList, decoded_location
 from deltaweave.delta.scan import RowColumns, target_plan
 from deltaweave.engine import limits
@@ -438,7 +438,7 @@ def touched_files_of_pairs(
     """
     merge = run.statement
     try:
-        with translated(merge.table, version=run.transaction.version):
+        with run.transaction.translated():
             counts = pairs.counts_per_file(len(merge.clauses), one_each=candidates.keys.are_unique)
         if _total(counts, "ambiguous") and not may_repeat:
             raise _ambiguous_match(run, candidates.files)

@@ -16,7 +16,6 @@ from deltaweave.delta.jvm import (
     JavaObject,
     Jvm,
     is_on,
-    translated,
 )
 from deltaweave.delta.releases import check_type_widening, metadata_changed
 from deltaweave.errors import SchemaChangedError, StatementError
@@ -94,7 +93,7 @@ def _check_identity(transaction: Transaction) -> None:
 
 def _check_type_widening(transaction: Transaction) -> None:
     before, after = transaction.merge.target_index, transaction.transaction
-    with translated(transaction.merge.table, version=transaction.version):
+    with transaction.translated():
         check_type_widening(transaction.merge.spark, before, after)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -131,6 +131,10 @@ class Transaction:
             with suppress_cleanup_errors("the active transaction"):
                 transactions.clearActive()
 
+    def translated(self) -> AbstractContextManager[None]:
+        """Translate the errors of a block; they name the target and the version that is read."""
+        return translated(self.merge.table, version=self.version)
+
     @cached_property
     def snapshot(self) -> JavaObject:
         """The snapshot the transaction reads."""
@@ -185,7 +189,7 @@ class Transaction:
         """Return the number of rows in the files: from statistics, or counted if one has none."""
         if files.num_records is not None:
             return files.num_records
-        with translated(self.merge.table, version=self.version):
+        with self.translated():
             return self.read(files).count()
 
     def read(self, files: FileList) -> DataFrame:
@@ -218,7 +222,7 @@ class Transaction:
         metadata = self.transaction.metadata()
         migrated = node.migratedSchema()
         schema = migrated.get() if migrated.isDefined() else self.merge.target_plan.schema()
-        with translated(self.merge.table, version=self.version):
+        with self.translated():
             node.updateMetadata(
                 self.merge.spark._jsparkSession,
                 self.transaction,
@@ -281,7 +285,7 @@ class Transaction:
         partition_columns = self.partition_columns
         if partition_columns and self._repartitions_before_write():
             rows = rows.repartition(*[column(name) for name in partition_columns])
-        with translated(self.merge.table, version=self.version), self.own_files.named():
+        with self.translated(), self.own_files.named():
             written = self.transaction.writeFiles(rows._jdf)
             written = with_true_times(rows, self.own_files, written)
         return written_files(self.merge.spark, written, self.data_path)
@@ -327,7 +331,7 @@ class Transaction:
             listed.addAll(jvm.java_list(marked))
         if written is not None:
             listed.addAll(jvm.java_list(written.actions))
-        with translated(self.merge.table, version=self.version):
+        with self.translated():
             self.transaction.registerSQLMetrics(
                 self.merge.spark._jsparkSession, sql_metrics(self.merge.spark, metrics)
             )
@@ -396,7 +400,7 @@ def transaction_after(lost: Transaction) -> Transaction:
     remembers of the written rows, as those of identity columns, stay with the one that lost.
     """
     merge, jvm = lost.merge, Jvm.of(lost.merge.spark)
-    with translated(merge.table, version=lost.version):
+    with lost.translated():
         started = lost.log.startTransaction(merge.node.catalogTable(), jvm.option(None))
         hook = compaction(merge.spark)
         # Delta's writer asked for it when it wrote the files.

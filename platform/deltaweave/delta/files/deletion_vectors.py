@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from deltaweave.delta.commit import Transaction
-from deltaweave.delta.jvm import JavaObject, Jvm, is_on, translated
+from deltaweave.delta.jvm import JavaObject, Jvm, is_on
 from deltaweave.delta.log import FileList, actions, decoded_location, parsed
 from deltaweave.delta.releases import actions_of_vectors
 from deltaweave.delta.scan import METADATA_COLUMN
@@ -95,7 +95,7 @@ def mark_rows(
     delta = jvm.delta
     generator = Jvm.singleton(delta.commands, "DeletionVectorBitmapGenerator")
     every_row = Jvm.singleton(jvm.catalyst.expressions, "Literal")
-    with translated(transaction.merge.table, version=transaction.version):
+    with transaction.translated():
         stored = generator.buildRowIndexSetsForFilesMatchingCondition(
             spark._jsparkSession,
             transaction.transaction,
@@ -135,7 +135,7 @@ def mark_on_driver(
     length = Jvm.singleton(jvm.delta.util, "Utils").getRandomPrefixLength(
         transaction.transaction.metadata()
     )
-    with translated(transaction.merge.table, version=transaction.version):
+    with transaction.translated():
         store = writer.createMapperToStoreDeletionVectors(
             spark._jsparkSession,
             transaction.hadoop_settings,
@@ -393,7 +393,7 @@ def _marked(transaction: Transaction, descriptor: JavaObject | None) -> BitMap64
     stored = Jvm.singleton(delta.deletionvectors, "StoredBitmap")
     stores = Jvm.singleton(delta.storage.dv, "DeletionVectorStore")
     formats = Jvm.singleton(delta.deletionvectors, "RoaringBitmapArrayFormat")
-    with translated(transaction.merge.table, version=transaction.version):
+    with transaction.translated():
         bitmap = stored.create(descriptor, transaction.directory).load(
             stores.createInstance(transaction.hadoop_settings)
         )

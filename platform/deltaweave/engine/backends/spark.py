@@ -19,7 +19,6 @@ from deltaweave.delta.jvm import (
     constant,
     selected,
     suppress_cleanup_errors,
-    translated,
     value_where,
 )
 from deltaweave.delta.log import has_plain_spelling
@@ -136,7 +135,7 @@ def _scanned_pairs(
     # Inserts, deletion vectors and rewriting in place read the pairs again.
     if not with_row_index and (identity is None or not merge.of_kind("not_matched")):
         return Pairs(query)
-    with translated(merge.table, version=run.transaction.version):
+    with run.transaction.translated():
         return _kept(query, run.source, candidates, by_source=by_source)
 
 

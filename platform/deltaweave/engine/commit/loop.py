@@ -270,7 +270,7 @@ def _may_rerun(lost: Staged) -> Verdict:
     if computed_from is not None:
         return no(f"its source was computed from version {computed_from} of the table")
     try:
-        with raise_hidden_interrupts(), translated(merge.table, version=transaction.version):
+        with raise_hidden_interrupts(), transaction.translated():
             newest = TableLog(merge.spark, transaction.log).latest()
             if not is_same_table(transaction.table, newest):
                 return no("the table's schema, properties or protocol changed")

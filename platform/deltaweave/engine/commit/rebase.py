@@ -250,7 +250,7 @@ def hold_match(run: MergeRun, keys: SourceKeys, files: FileList) -> bool:
     possible = within(keys, merge.spark)
     if possible is not None:
         target = target.filter(possible)
-    with translated(merge.table, version=run.transaction.version):
+    with run.transaction.translated():
         matches = target.join(run.source.for_join(), merge.condition, "left_semi")
         return bool(matches.select(F.lit(True)).take(1))
 

@@ -33,7 +33,7 @@ from deltaweave.delta.files import (
     data_columns,
     written_columns,
 )
-from deltaweave.delta.jvm import alongside, cast_to, collected, sql_expression, translated
+from deltaweave.delta.jvm import alongside, cast_to, collected, sql_expression
 from deltaweave.delta.log import FileList, decoded_location, file_versions
 from deltaweave.delta.scan import RowColumns, target_plan
 from deltaweave.delta.statement import ResolvedMerge
@@ -470,7 +470,7 @@ def results_of_tasks(
         .applyInArrow(task, REWRITTEN_SCHEMA)
     )
     try:
-        with translated(transaction.merge.table, version=transaction.version):
+        with transaction.translated():
             rows: list[dict[str, Any]] = collected(rewritten).to_pylist()
     except MergeFailedError as error:
         if not found_without_pyarrow(transaction.merge.spark, error):

@@ -40,6 +40,7 @@ from deltaweave.delta.log import (
     KeyOverlap,
     TableLog,
     TableSnapshot,
+    absolute_path,
     bounded_columns,
     key_overlaps,
     location_of_new_table,
@@ -79,8 +80,8 @@ class Table:
     Args:
         spark: A Delta-enabled session.
         path_or_name: A path if it contains a slash, otherwise a name, e.g. `"sales.orders"`, which
-            means what it means in SQL: `"catalog.sales.orders"` is in that catalog. A name of the
-            form ``delta.`/path` `` is a path too.
+            means what it means in SQL: `"catalog.sales.orders"` is in that catalog. A relative path
+            is below the session's directory. A name of the form ``delta.`/path` `` is a path too.
 
     Raises:
         StatementError: The path is a URI that holds credentials.
@@ -90,6 +91,8 @@ class Table:
         check_is_classic(spark)
         check_is_path_or_name(path_or_name)
         refuse_credentials(path_or_name)
+        if is_path(path_or_name):
+            path_or_name = absolute_path(spark, path_or_name)
         self.spark = spark
         self.path_or_name = path_or_name
         if is_path(path_or_name):

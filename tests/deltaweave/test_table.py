@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from datetime import timedelta
 from pathlib import Path
@@ -44,6 +45,20 @@ def test_a_table_that_another_process_creates_removes_and_replaces_is_seen(
     assert table.exists()
     assert (table.version(), keys_of(table)) == (1, [2, 3])
     assert table.read(0).count() == 1
+
+
+def test_a_relative_path_is_one_below_the_directory_of_the_session(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "table"
+    table = Table(spark, os.path.relpath(path))
+    assert table.path_or_name == str(path)
+    assert table.create_if_missing("k LONG")
+    merge = table.merge(frame(spark, [(1,)], "k LONG"), on="t.k = s.k")
+    merge.when_not_matched_insert_all().execute()
+    assert keys_of(Table(spark, str(path))) == [1]
+    for given in (f"file:{path}", "sales.orders"):
+        assert Table(spark, given).path_or_name == given
 
 
 def test_a_table_with_a_checkpoint_that_is_removed_does_not_exist(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,16 @@ def test_a_table_is_maintained_where_its_log_says_so(spark: SparkSession, small_
     assert again.exit_code == 0, again.output
     assert "Nothing to optimize" in again.stdout
     assert Table(spark, small_files).read().count() == 9
+
+
+@pytest.mark.minutes
+def test_commands_take_relative_paths(spark: SparkSession, small_files: str) -> None:
+    here = os.path.relpath(small_files)
+    assert "vacuum" in printed(run("maintain", here, "--json"))
+    orders = os.path.relpath(f"{small_files}/../orders")
+    events = ["--key", "k", "--sequence-by", "k"]
+    printed(run("apply-changes", orders, here, *events, "--json"))
+    assert Table(spark, orders).read().count() == 9
 
 
 @pytest.mark.minutes

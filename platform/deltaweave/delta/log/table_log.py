@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _OF_ITSELF = r'^\s*\{\s*"(commitInfo|txn|metaData)"'
 _OF_FILES = r'^\s*\{\s*"(add|remove)"'
 
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _ROOT = re.compile(r"^([A-Za-z][\w+.-]*):/+")
 
 
@@ -64,6 +65,19 @@ def _refuse_temporary_view(spark: SparkSession, parts: Sequence[str]) -> None:
             operation="opening",
             hint="Name the table with its database, or drop the view.",
         )
+
+
+def absolute_path(spark: SparkSession, path: str) -> str:
+    """Resolve a relative path at the session's directory, as Spark's readers do.
+
+    Delta's statements take absolute paths alone. URIs stay as they are.
+    """
+    if path.startswith("/") or _URI.match(path):
+        return path
+    with translated(path, operation="opening"):
+        given = Jvm.of(spark).org.apache.hadoop.fs.Path(path)
+        files = given.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        return re.sub(r"^file:(?=/)", "", str(files.makeQualified(given).toString()))
 
 
 def location_of_new_table(spark: SparkSession, parts: Sequence[str]) -> JavaObject:

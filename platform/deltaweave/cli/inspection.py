@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table as Shown
 
 from deltaweave.cli.options import (
+    FAILED,
     Catalog,
     Conf,
     Json,
@@ -29,6 +30,7 @@ from deltaweave.cli.options import (
     TableName,
     Verbose,
     check_plot,
+    fail,
     print_json,
     reading_disk,
     working,
@@ -59,8 +61,8 @@ _METRIC_COLUMNS = {
     "numTargetRowsInserted": "inserted",
     "numTargetRowsDeleted": "deleted",
     "numTargetRowsCopied": "copied",
-    "numTargetFilesRemoved": "files -",
-    "numTargetFilesAdded": "files +",
+    "numTargetFilesRemoved": "files removed",
+    "numTargetFilesAdded": "files added",
 }
 _TIME_METRIC = "executionTimeMs"
 
@@ -378,10 +380,12 @@ def history(
     if not merges:
         typer.echo(f"No merge is in the history of {table}.", err=True)
         return
-    shown = Shown("version", box=SIMPLE_HEAD, padding=0)
+    shown = Shown(box=SIMPLE_HEAD, padding=0)
+    shown.add_column("version", no_wrap=True)
     shown.add_column("time", no_wrap=True)
     for name in (*_METRIC_COLUMNS.values(), "s"):
-        shown.add_column(name, justify="right")
+        # Two words wrap, so that the table fits 80 columns.
+        shown.add_column(name, justify="right", no_wrap=" " not in name)
     for merge in merges:
         metrics = _metrics(merge)
         counts = [f"{metrics.get(name, 0):,}" for name in _METRIC_COLUMNS]
@@ -433,7 +437,7 @@ def plot_merges(merges: Sequence[Mapping[str, Any]], table: str, path: Path) -> 
         _draw_plain_axes(axes)
     if len(versions) > 30:
         seconds.set_xticks(range(0, len(versions), len(versions) // 15))
-    figure.savefig(path)
+    _save(figure, path)
 
 
 def plot_files(files: Mapping[int, int], small_bytes: int, table: str, path: Path) -> None:
@@ -441,6 +445,8 @@ def plot_files(files: Mapping[int, int], small_bytes: int, table: str, path: Pat
 
     `files` has the number of files by the power of two at which their sizes begin.
     """
+    from matplotlib.ticker import MaxNLocator
+
     powers = range(min(files), max(files) + 1) if files else range(0)
     figure = _figure(4)
     axes = figure.subplots()
@@ -454,9 +460,19 @@ def plot_files(files: Mapping[int, int], small_bytes: int, table: str, path: Pat
         axes.tick_params(axis="x", rotation=45)
     axes.set_xlabel(f"size of the file, at least; files below {size_label(small_bytes)} are red")
     axes.set_ylabel("files")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+    axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_title(f"Files of {table}", loc="left", fontweight="bold")
     _draw_plain_axes(axes)
-    figure.savefig(path)
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    """Write the chart, or end the command if its file cannot be written."""
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        fail(f"{path} cannot be written: {error.strerror or error}.", FAILED)
 
 
 def _figure(height: float) -> Figure:

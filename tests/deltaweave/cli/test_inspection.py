@@ -96,6 +96,16 @@ def test_a_history_without_merges_says_so(table: Path) -> None:
     assert json.loads(run("history", table, "--json").stdout) == []
 
 
+@pytest.mark.parametrize("command", ["history", "inspect"])
+def test_a_chart_that_cannot_be_saved_is_one_line(
+    command: str, table: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "chart.svg").mkdir()
+    result = run(command, table, "--plot", tmp_path / "chart.svg")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"{tmp_path}/chart.svg cannot be written: Is a directory.\n"
+
+
 def test_an_inspection_and_an_error_start_no_jvm(table: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from deltaweave.cli import app; app(sys.argv[1:], standalone_mode=False);"
@@ -170,3 +180,5 @@ def test_the_history_has_the_counts_of_merges_by_delta_rs(tmp_path: Path) -> Non
     counts = ("numTargetRowsUpdated", "numTargetRowsInserted", "numTargetRowsDeleted")
     assert [merged["metrics"][name] for name in counts] == [1, 2, 0]
     assert re.search(r"1 +\d{4}-\d\d-\d\d \d\d:\d\d +1 +2 +0 ", shown)
+    assert "removed" in shown  # no heading is cut
+    assert "…" not in shown

@@ -43,7 +43,9 @@ NOTHING_READ = "Nothing was read."
 NOTHING_WRITTEN = "Nothing was written."
 NOTHING_REQUESTED = "Nothing was requested; the next tick looks again."
 STATE_UNKNOWN = "It is not known whether anything was committed: look at the table's history."
-CORRECT_STATEMENT = "Correct the statement and run it again."
+CORRECT_STATEMENT = (
+    "Correct the statement, or the argument that holds the expression, and run it again."
+)
 
 LOG_WITHOUT_VERSIONS = "DELTA_LOG_FILE_NOT_FOUND"
 """Delta's error class for a log that holds something, but no version; another writer may be about

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from deltaweave import clauses as when
-from deltaweave._validation import check_choice
+from deltaweave._validation import check_choice, counted
 from deltaweave.clauses import Clause
 from deltaweave.delta.commit import Lease
 from deltaweave.delta.jvm import active, translated
@@ -204,6 +204,10 @@ class MergeBuilder:
         )
         self._idempotency = idempotency
         self._clauses: tuple[Clause, ...] = ()
+
+    def __repr__(self) -> str:
+        clauses = counted(len(self._clauses), "clause")
+        return f"MergeBuilder({self._parts.table!r}, on={self._parts.on!r}, {clauses})"
 
     def add(self, *clauses: Clause) -> MergeBuilder:
         """Add clauses made by `deltaweave.clauses`, after those that are there."""

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from deltaweave import Table, apply_changes, errors
+from deltaweave import Table, apply_changes, errors, merge
 from tests.builders import frame
 from tests.deltaweave.engine.test_october_of_1582 import jvm_in
 
@@ -59,6 +59,25 @@ def test_a_relative_path_is_one_below_the_directory_of_the_session(
     assert keys_of(Table(spark, str(path))) == [1]
     for given in (f"file:{path}", "sales.orders"):
         assert Table(spark, given).path_or_name == given
+
+
+def test_a_relative_path_in_a_statement_is_answered_with_what_to_write(
+    spark: SparkSession,
+) -> None:
+    statement = "MERGE INTO {} t USING (SELECT 1 k) s ON t.k = s.k WHEN MATCHED THEN DELETE"
+    with pytest.raises(errors.StatementError, match="Give the whole path, as delta"):
+        merge(spark, statement.format("delta.`lake/orders`"))
+
+
+def test_a_wrong_expression_of_a_builder_is_blamed_on_its_argument(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = Table(spark, str(tmp_path / "table"))
+    write(tmp_path / "table", 1)
+    wrong = table.merge(frame(spark, [(1,)], "k LONG"), on="t.kk = s.k").when_matched_delete()
+    assert repr(wrong) == f"MergeBuilder('{tmp_path}/table', on='t.kk = s.k', 1 clause)"
+    with pytest.raises(errors.StatementError, match="or the argument that holds the expression"):
+        wrong.execute()
 
 
 def test_a_table_with_a_checkpoint_that_is_removed_does_not_exist(

@@ -56,6 +56,9 @@ _CONSTRAINT = {
     "CAST_OVERFLOW_IN_TABLE_INSERT",
     "DELTA_CAST_OVERFLOW_IN_TABLE_WRITE",
 }
+# What Spark reports of delta.`path` where Delta does not take the path, as it is relative.
+_NO_DIRECT_QUERY = "UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY"
+_OF_DELTA = re.compile(r"on files: delta\b")
 _AMBIGUOUS = {"DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE"}
 CATALOG_NOT_LOADED = {f"_LEGACY_ERROR_TEMP_{number}" for number in range(2214, 2219)}
 """Spark cannot load the class that spark.sql.catalog.<name> names."""
@@ -398,6 +401,12 @@ def _arguments(java_error: JavaObject) -> dict[str, Any]:
             "Correct the value in the source, or cast it in the source's query: try_cast returns "
             "NULL where a value cannot be cast. Merges cast the source's values to the types of "
             "the target's columns."
+        )
+    elif arguments["error_class"] == _NO_DIRECT_QUERY and _OF_DELTA.search(
+        str(arguments["problem"])
+    ):
+        arguments["hint"] = (
+            "Give the whole path, as delta.`/lake/orders`: Delta takes no relative one."
         )
     elif arguments["error_class"] == "SCHEMA_NOT_FOUND":
         arguments["hint"] = "Create the schema first (CREATE SCHEMA …), or name another one."

@@ -21,6 +21,7 @@ from dagster_deltaweave.tables import (
     Namespace,
     Order,
     SchemaPolicy,
+    declared_column_schema,
     equal_keys_condition,
     problem_of_table_key,
     touched_upstreams,
@@ -236,7 +237,7 @@ def _order_problem(declaration: MergeDeclaration) -> str | None:
 def _column_problem(declaration: MergeDeclaration) -> str | None:
     """Return why the columns that arguments name are invalid; None if no problem is known.
 
-    DDL is parsed where Spark runs, and a run then checks it.
+    Where DDL cannot be read without Spark, a run checks it.
     """
     named = {
         **declaration.named_columns,
@@ -244,8 +245,8 @@ def _column_problem(declaration: MergeDeclaration) -> str | None:
         "cluster_by": declaration.cluster_by,
     }
     excepted = {each.lower() for each in declaration.except_column_list}
-    schema = declaration.schema
-    columns = None if schema is None or isinstance(schema, str) else schema.names
+    schema = declared_column_schema(declaration.schema)
+    columns = None if schema is None else [each.name for each in schema.columns]
     known = {each.lower() for each in columns or ()}
     for argument, names in named.items():
         for name in names:

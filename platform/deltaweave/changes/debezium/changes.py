@@ -29,7 +29,7 @@ from deltaweave.changes.debezium.envelopes import (
     Placeholder,
     rows_of_json,
 )
-from deltaweave.changes.debezium.values import TIMES, TimeUnit, or_error
+from deltaweave.changes.debezium.values import TIMES, ReadValue, TimeUnit, or_error
 from deltaweave.changes.epochs import CHANGED_AT, EPOCH, IS_SNAPSHOT, SERVER_ID
 from deltaweave.changes.events import PREFIX, PRESENT
 from deltaweave.errors import StatementError
@@ -178,7 +178,8 @@ def debezium_changes(  # noqa: PLR0913 - the public options
     present = F.array_compact(
         F.array(*[F.when(~is_missing, F.lit(name)) for name, is_missing in rows.missing.items()])
     )
-    is_whole = (F.col(OPERATION) == "d") | (F.size(present) == len(wanted))
+    is_delete = F.col(OPERATION) == "d"
+    is_whole = is_delete | (F.size(present) == len(wanted))
     is_change = F.col(OPERATION).isin("c", "u", "r", "d", "t") | rows.unread.isNotNull()
     problem = rows.problem if rescues else F.lit(None).cast("string")
     if rescues:
@@ -187,11 +188,13 @@ def debezium_changes(  # noqa: PLR0913 - the public options
         kind = F.when(rows.unread.isNull(), F.col(OPERATION)).otherwise(F.lit(_UNREAD_OP))
     else:
         kind = or_error(F.col(OPERATION), rows.unread)
+
+    def checked(read: ReadValue) -> Column:
+        # Only the key of a deleted row counts, and a key that cannot be read is null.
+        return read.value if rescues else or_error(read.value, F.when(~is_delete, read.problem))
+
     return rows.frame.where(is_change).select(
-        *[
-            (read.value if rescues else or_error(read.value, read.problem)).alias(name)
-            for name, read in rows.columns.items()
-        ],
+        *[checked(read).alias(name) for name, read in rows.columns.items()],
         kind.alias(_OP),
         event_position.alias(_POSITION),
         F.when(~is_whole & (F.col(OPERATION) != "t"), present).alias(PRESENT),

@@ -131,6 +131,38 @@ def test_a_message_that_is_no_json_stops_the_batch(spark: SparkSession, tmp_path
     assert not Table(spark, str(tmp_path / "t")).exists()
 
 
+INFINITY = 9223372036825200000
+
+# By operation and row: what is read of `id` and `at`, or the error of a batch without `rescues`.
+IN_A_ROW: list[tuple[str, dict[str, Any], Any]] = [
+    ("d", {"id": 1, "at": INFINITY}, (1, None)),  # REPLICA IDENTITY FULL: its key is enough
+    ("d", {"id": 1, "at": [["__debezium_unavailable_value"]]}, (1, None)),  # an unknown form
+    ("d", {"id": "one", "at": 0}, "a null in its key id"),  # whose row is it?
+    ("u", {"id": 1, "at": INFINITY}, "of column at is outside the years"),  # a value of the table
+    ("u", {"id": "one", "at": 0}, "the value one of column id is no INT"),
+]
+
+
+@pytest.mark.parametrize("form", ["json", "rows"])
+@pytest.mark.parametrize(("op", "row", "expected"), IN_A_ROW)
+def test_a_delete_needs_no_value_but_its_key(
+    spark: SparkSession, tmp_path: Path, form: str, op: str, row: dict[str, Any], expected: Any
+) -> None:
+    parts = {"before": row} if op == "d" else {"after": row}
+    frame = spark.createDataFrame([(envelope(op, 1, **parts), 0)], KAFKA)
+    if form == "rows":
+        of = "STRUCT<id: STRING, at: STRING>"
+        fields = f"before {of}, after {of}, op STRING, source STRUCT<lsn: BIGINT, table: STRING>"
+        frame = frame.selectExpr(f"from_json(value, '{fields}') AS value", "offset")
+    rows = debezium_changes(frame, schema="id INT, at TIMESTAMP", connector="postgresql")
+    if isinstance(expected, tuple):
+        [found] = rows.select("id", "at").collect()
+        assert tuple(found) == expected
+        return
+    with pytest.raises(SourceError, match=expected):
+        deltaweave.apply_changes(spark, str(tmp_path / "t"), rows, keys=["id"], **FROM_DEBEZIUM)
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [({"connector": "db2"}, "connector is 'db2'; known are"), ({"value": "v"}, "have no column v")],

@@ -143,6 +143,10 @@ _AMBIGUOUS = (
     "in schema= as the document does."
 )
 _SEND_WHOLE = "set capture.mode=change_streams_update_full"
+_GONE = (
+    ". With that setting, the document was gone before the connector read it: put the update aside "
+    "(rescues=True, and rescued= where it is applied)."
+)
 _LACKS_KEY = (
     " has neither a document nor a key: name the column with Kafka's key, key=, or let the "
     "connector send whole documents (capture.mode)."
@@ -172,7 +176,7 @@ def _problem_of_change(wanted: StructType, truncated: Column) -> Column:
     part = F.concat(
         F.lit(" changes a part of "),
         F.concat_ws(", ", F.array_intersect(roots, own)),
-        F.lit(f", and lacks the rest: {_SEND_WHOLE}."),
+        F.lit(f", and lacks the rest: {_SEND_WHOLE}{_GONE}"),
     )
     other = F.concat(
         F.lit(" changes "),
@@ -180,7 +184,7 @@ def _problem_of_change(wanted: StructType, truncated: Column) -> Column:
         F.lit(
             f", which may be another field than the column's, in another case: {_SEND_WHOLE}, or "
         ),
-        F.lit("name the column in schema= as the document does."),
+        F.lit(f"name the column in schema= as the document does{_GONE}"),
     )
     return F.when(F.arrays_overlap(roots, own), part).when(F.size(folded) > 0, other)
 

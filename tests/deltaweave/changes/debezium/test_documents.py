@@ -284,6 +284,9 @@ OTHER_CASES = [
     ({"Name": "y"}, ["name"], "changes Name, which may be another field than the column's"),
     ({"name": "x", "extra": 1}, ["Extra"], {"name": "x"}),
     ({}, ["Name.first"], "changes a part of name"),
+    # With change_streams_update_full, too, if the document was deleted before it was looked up.
+    ({"name.first": "x"}, [], "With that setting, the document was gone before the connector read"),
+    ({"Name": "y"}, [], "With that setting, the document was gone before the connector read it"),
 ]
 
 

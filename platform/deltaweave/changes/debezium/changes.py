@@ -180,7 +180,6 @@ def debezium_changes(  # noqa: PLR0913 - the public options
     )
     is_delete = F.col(OPERATION) == "d"
     is_whole = is_delete | (F.size(present) == len(wanted))
-    is_change = F.col(OPERATION).isin("c", "u", "r", "d", "t") | rows.unread.isNotNull()
     problem = rows.problem if rescues else F.lit(None).cast("string")
     if rescues:
         # Without a position, the row is not applied even where its problem is overlooked.
@@ -193,7 +192,7 @@ def debezium_changes(  # noqa: PLR0913 - the public options
         # Only the key of a deleted row counts, and a key that cannot be read is null.
         return read.value if rescues else or_error(read.value, F.when(~is_delete, read.problem))
 
-    return rows.frame.where(is_change).select(
+    return rows.frame.select(
         *[checked(read).alias(name) for name, read in rows.columns.items()],
         kind.alias(_OP),
         event_position.alias(_POSITION),

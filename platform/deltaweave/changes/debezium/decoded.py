@@ -37,9 +37,11 @@ from deltaweave.changes.debezium.envelopes import (
     ROW,
     SENT,
     SOURCE,
+    UNREAD,
     EnvelopeRows,
     Messages,
     Placeholder,
+    without_other_operations,
 )
 from deltaweave.changes.debezium.values import (
     SCALED,
@@ -76,6 +78,7 @@ def rows_of_structs(
         envelope["source"].alias(SOURCE),
         F.when(envelope["op"] == "d", envelope["before"]).otherwise(envelope["after"]).alias(ROW),
     )
+    rows = without_other_operations(messages, rows)
     held = rows.schema[ROW].dataType
     assert isinstance(held, StructType)
     folded = {name.lower(): name for name in held.names}
@@ -99,7 +102,7 @@ def rows_of_structs(
         missing[field.name] = ~_is_sent(field)
         known = placeholder.problem_of(field.name, F.col(SENT)[field.name], messages.location)
         columns[field.name] = read.unless(known)
-    return EnvelopeRows(rows, columns, missing, F.lit(None).cast("string"))
+    return EnvelopeRows(rows, columns, missing, F.col(UNREAD))
 
 
 def _with_read(

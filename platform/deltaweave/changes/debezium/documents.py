@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType, TimestampNTZType
 
 from deltaweave.changes.debezium.envelopes import (
     ENVELOPE,
+    NO_JSON,
     OPERATION,
     ROW,
     SOURCE,
@@ -27,8 +28,9 @@ from deltaweave.changes.debezium.envelopes import (
     EnvelopeRows,
     Messages,
     Placeholder,
-    is_envelope,
     rows_of_texts,
+    without_other_operations,
+    without_skipped,
 )
 from deltaweave.changes.debezium.values import MILLIS, TEXTS, TimeUnit, named_as, of_micros
 from deltaweave.identifiers import column
@@ -101,12 +103,11 @@ def _parsed_documents(messages: Messages, wanted: StructType) -> DataFrame:
     envelope = _envelope(messages)
     rows = messages.frame.where(column(messages.value).isNotNull()).withColumn(ENVELOPE, envelope)
     rows = rows.withColumns({OPERATION: column(ENVELOPE, "op"), SOURCE: column(ENVELOPE, "source")})
-    if not isinstance(messages.frame.schema[messages.value].dataType, StructType):
-        text = column(messages.value).cast("string")
-        is_unread = column(ENVELOPE, UNREAD).isNotNull()
-        rows = rows.where(
-            F.when(is_unread, True).otherwise(is_envelope(text, wanted, messages.location))
-        )
+    if isinstance(messages.frame.schema[messages.value].dataType, StructType):
+        rows = without_other_operations(messages, rows)
+    else:
+        unread = F.when(column(ENVELOPE, UNREAD).isNotNull(), messages.with_place(F.lit(NO_JSON)))
+        rows = without_skipped(messages, rows.withColumn(UNREAD, unread), wanted)
     described = column(ENVELOPE, "updateDescription")
     before, after = column(ENVELOPE, "before"), column(ENVELOPE, "after")
     document = F.when(F.col(OPERATION) == "d", before).otherwise(after)
@@ -127,13 +128,12 @@ def _parsed_documents(messages: Messages, wanted: StructType) -> DataFrame:
     has_key = F.col(_DOCUMENT).isNotNull() | F.col(_KEY).isNotNull()
     is_change = F.col(OPERATION).isin("c", "u", "r", "d")
     problem = (
-        F.when(column(ENVELOPE, UNREAD).isNotNull(), F.lit(" is no JSON envelope."))
-        .when(is_garbled, F.lit(" has a document that is no JSON."))
+        F.when(is_garbled, F.lit(" has a document that is no JSON."))
         .when(document.isNotNull() & F.col(_DOCUMENT).isNull(), F.lit(_AMBIGUOUS))
         .when(F.col(_DOCUMENT).isNull() & change_problem.isNotNull(), change_problem)
         .when(is_change & ~has_key, F.lit(_LACKS_KEY))
     )
-    unread = F.concat(F.lit("the message at "), messages.location, problem)
+    unread = F.coalesce(UNREAD, messages.with_place(problem))
     changed = named_as(wanted, F.col(_SET), or_null=True)
     return rows.withColumns({_SET: changed, UNREAD: unread})
 
@@ -198,7 +198,6 @@ def _envelope(messages: Messages) -> Column:
             *[_part(value, held, name, "string") for name in ("before", "after", "op")],
             value["source"].alias("source"),
             _description(value, held).alias("updateDescription"),
-            F.lit(None).cast("string").alias(UNREAD),
         )
     parsed = F.from_json(
         value.cast("string"),

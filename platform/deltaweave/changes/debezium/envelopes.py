@@ -1,7 +1,9 @@
 """Debezium's envelopes, `{before, after, op, source, …}`, as columns.
 
 `op` is `c`, `u` or `r` (a row of a snapshot) for the row in `after`, `d` for the row in `before`,
-and `t` if the table was emptied. Tombstones, which have no value, and other messages are skipped.
+and `t` if the table was emptied. Messages that hold no change are skipped: tombstones, which have
+no value, what a program wrote into the log (`m`), heartbeats, and messages about transactions and
+schemas. All others are problems.
 
 A database's log may lack large values that did not change, e.g. those that PostgreSQL stores apart
 from their row (TOAST). Debezium then sends a placeholder, in a form that the column's type decides:
@@ -260,6 +262,10 @@ _PARTS_WITHOUT_ROW = {
     "transaction",
     "status",
 }
+_OPERATIONS, _OF_PROGRAM = ("c", "u", "r", "d", "t"), "m"
+# Fields of messages about transactions, which have the first two, and of heartbeats.
+_OF_TRANSACTIONS = ("status", "id", "ts_ms", "event_count", "data_collections")
+_OF_HEARTBEATS = ("ts_ms", "ts_us", "ts_ns")
 # The part of an envelope's Connect schema that describes `before` and `after`.
 _SCHEMA = (
     "struct<fields: array<struct<field: string, fields: array<struct<"
@@ -274,6 +280,7 @@ _JSON_NUMBER_FORM = r"^-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?$"
 _FEW_DIGITS, _MANY_DIGITS = r"(?:\d\.?){0,15}+[eE]", r"(?:\d\.?){16}"
 
 _SHOWN_OF_PLACE = 200
+NO_JSON = " is no JSON envelope."
 
 
 @dataclass(frozen=True)
@@ -307,6 +314,10 @@ class Messages:
             for word, name in named
         ]
         return F.concat_ws(", ", *parts) if parts else F.lit("an unknown offset")
+
+    def with_place(self, problem: Column) -> Column:
+        """Return what is wrong with a message as a whole, with its place; null if nothing is."""
+        return F.concat(F.lit("the message at "), self.location, problem)
 
     @property
     def text(self) -> Column:
@@ -412,7 +423,7 @@ def _parsed_envelopes(messages: Messages, wanted: StructType) -> DataFrame:
         {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": UNREAD},
     )
     is_unread = column(ENVELOPE, UNREAD).isNotNull()
-    unread = F.concat(F.lit("the message at "), messages.location, F.lit(" is no JSON envelope."))
+    unread = messages.with_place(F.lit(NO_JSON))
     rows = messages.frame.where(text.isNotNull()).withColumn(ENVELOPE, parsed)
     parts = {"before": _ROW_BEFORE, "after": _ROW_AFTER, "op": OPERATION, "source": SOURCE}
     rows = rows.select(
@@ -425,9 +436,7 @@ def _parsed_envelopes(messages: Messages, wanted: StructType) -> DataFrame:
         F.when(is_unread, unread).alias(UNREAD),
     )
     row = F.when(F.col(OPERATION) == "d", F.col(_ROW_BEFORE)).otherwise(F.col(_ROW_AFTER))
-    is_row = is_envelope(text, wanted, messages.location)
-    rows = rows.where(F.when(F.col(UNREAD).isNotNull(), True).otherwise(is_row))
-    return rows.withColumn(ROW, named_as(wanted, row))
+    return without_skipped(messages, rows, wanted).withColumn(ROW, named_as(wanted, row))
 
 
 def _with_numbers(messages: Messages, rows: DataFrame, wanted: StructType) -> DataFrame:
@@ -495,37 +504,91 @@ def _number_of(name: str, digits: str) -> str:
     return rf"(?iu){re.escape(json.dumps(name, ensure_ascii=False))}\s*:\s*{value}"
 
 
-def is_envelope(text: Column, wanted: StructType, location: Column) -> Column:
-    """Return whether a message is an envelope; evaluating a flattened row is an error."""
+def without_skipped(messages: Messages, rows: DataFrame, wanted: StructType) -> DataFrame:
+    """Leave out messages in JSON that hold no change, and say which others are no envelopes.
+
+    Evaluating them is an error if a message is a flattened row.
+    """
+    text = column(messages.value).cast("string")
+    whole = F.coalesce(F.get_json_object(text, "$.payload"), text)
     # A flattened row may have a column with one of these names, but rarely with both.
     has_parts = F.col(OPERATION).isNotNull() & F.col(SOURCE).isNotNull()
-    return F.when(has_parts, True).otherwise(
-        ~_is_flattened(text, wanted) | _refused_as_flattened(location)
+    is_skipped = (
+        F.when(F.col(UNREAD).isNotNull(), False)
+        .when(has_parts, _is_of_program())
+        .when(_is_about_others(text, whole), True)
+        .when(_is_flattened(whole, wanted), _refused_as_flattened(messages))
+        .otherwise(_is_of_program())
     )
+    fields = F.substring(F.concat_ws(", ", F.json_object_keys(whole)), 1, _SHOWN_OF_PLACE)
+    named = F.coalesce(F.nullif(fields, F.lit("")), F.lit("none"))
+    other = F.concat(F.lit(" is not an envelope; its fields: "), named, F.lit("."))
+    of_operation = _unknown_operation()
+    problem = F.when(has_parts, of_operation).when(of_operation.isNotNull(), other)
+    unread = F.coalesce(UNREAD, messages.with_place(problem))
+    return rows.where(~F.coalesce(is_skipped, F.lit(False))).withColumn(UNREAD, unread)
 
 
-def _is_flattened(text: Column, wanted: StructType) -> Column:
+def without_other_operations(messages: Messages, rows: DataFrame) -> DataFrame:
+    """Leave out decoded messages that hold no change, and say which others are no envelopes."""
+    unread = messages.with_place(_unknown_operation())
+    return rows.where(~_is_of_program()).withColumn(UNREAD, unread)
+
+
+def _is_of_program() -> Column:
+    return F.coalesce(F.col(OPERATION) == _OF_PROGRAM, F.lit(False))
+
+
+def _unknown_operation() -> Column:
+    """Return what is wrong with a message's operation (string); null if nothing is."""
+    known = (*_OPERATIONS, _OF_PROGRAM)
+    other = F.concat(
+        F.lit(" has the operation "),
+        F.substring(OPERATION, 1, _SHOWN_OF_PLACE),
+        F.lit(f", which is none of {', '.join(known)}."),
+    )
+    problem = F.coalesce(other, F.lit(" has no operation, so it is not an envelope."))
+    return F.when(~F.coalesce(F.col(OPERATION).isin(*known), F.lit(False)), problem)
+
+
+def _is_about_others(text: Column, whole: Column) -> Column:
+    """Return whether a message is a tombstone, or about heartbeats, transactions or schemas."""
+    keys = F.json_object_keys(whole)
+
+    def has(*names: str) -> Column:
+        return F.size(F.array_intersect(keys, F.array(*map(F.lit, names)))) == len(names)
+
+    def has_only(*names: str) -> Column:
+        return F.size(F.array_except(keys, F.array(*map(F.lit, names)))) == 0
+
+    is_null = F.get_json_object(text, "$.payload").isNull() & has("payload")
+    is_tombstone = (F.trim(text) == "null") | (is_null & has_only("schema", "payload"))
+    is_heartbeat = has("ts_ms") & has_only(*_OF_HEARTBEATS)
+    is_of_transaction = (
+        F.get_json_object(whole, "$.status").isin("BEGIN", "END")
+        & has(*_OF_TRANSACTIONS[:2])
+        & (has("event_count") | has("ts_ms"))
+        & has_only(*_OF_TRANSACTIONS)
+    )
+    is_of_schema = has("databaseName") & (has("ddl") | has("tableChanges"))
+    is_other = is_tombstone | is_heartbeat | is_of_transaction | is_of_schema
+    return F.coalesce(is_other, F.lit(False))
+
+
+def _is_flattened(whole: Column, wanted: StructType) -> Column:
     """Return whether a message without an envelope has the table's columns or marks a change."""
-    whole = F.coalesce(F.get_json_object(text, "$.payload"), text)
     keys = F.transform(F.json_object_keys(whole), F.lower)
     columns = {name.lower() for name in wanted.names} - _PARTS_WITHOUT_ROW
     field_names = [F.lit(name) for name in sorted({*columns, "__op", "__deleted"})]
-    is_of_transaction = F.array_contains(keys, "event_count")
-    return F.coalesce(
-        F.arrays_overlap(keys, F.array(*field_names)) & ~is_of_transaction, F.lit(False)
-    )
+    return F.coalesce(F.arrays_overlap(keys, F.array(*field_names)), F.lit(False))
 
 
-def _refused_as_flattened(location: Column) -> Column:
-    problem = F.concat(
-        F.lit("the message at "),
-        location,
-        F.lit(
-            " is not an envelope but a flattened row (ExtractNewRecordState), which lacks the "
-            "position in the log: remove that transform from the connector."
-        ),
+def _refused_as_flattened(messages: Messages) -> Column:
+    problem = F.lit(
+        " is not an envelope but a flattened row (ExtractNewRecordState), which lacks the "
+        "position in the log: remove that transform from the connector."
     )
-    return F.raise_error(problem).cast("boolean")
+    return F.raise_error(messages.with_place(problem)).cast("boolean")
 
 
 def _types_by_column() -> Column:

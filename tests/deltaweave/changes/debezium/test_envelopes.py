@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import deltaweave
@@ -104,22 +105,97 @@ def test_decoded_flattened_rows_are_refused(spark: SparkSession) -> None:
         debezium_changes(frame, schema="id INT", **ORACLE)
 
 
-def test_messages_about_other_things_are_still_skipped(spark: SparkSession) -> None:
-    others: list[dict[str, Any]] = [
-        {"ts_ms": 1},  # a heartbeat
-        {"status": "BEGIN", "id": "571", "event_count": None, "ts_ms": 1},
-        {
-            "source": {},
-            "ts_ms": 1,
-            "databaseName": "d",
-            "ddl": "CREATE TABLE t",
-            "tableChanges": [],
-        },
-        {"op": "m", "message": {"prefix": "x"}, "source": {}},
-    ]
-    frame = topic(spark, *others, change("c", 1, id=1))
-    rows = debezium_changes(frame, schema="id INT, source STRING", **ORACLE)
-    assert [row.id for row in rows.collect()] == [1]
+SKIPPED: list[str | None] = [
+    None,  # a tombstone
+    "null",  # a tombstone of a JSON serializer
+    '{"schema": null, "payload": null}',  # a tombstone of Kafka Connect before 2.3
+    '{"ts_ms": 1}',  # a heartbeat
+    '{"schema": {"type": "struct"}, "payload": {"ts_ms": 1}}',
+    '{"status": "BEGIN", "id": "571", "event_count": null, "ts_ms": 1}',  # a transaction's
+    '{"status": "END", "id": "571", "event_count": 2, "data_collections": [], "ts_ms": 1}',
+    # A change of a schema.
+    '{"source": {}, "ts_ms": 1, "databaseName": "d", "ddl": "CREATE TABLE t", "tableChanges": []}',
+    '{"op": "m", "message": {"prefix": "x"}, "source": {}}',  # pg_logical_emit_message
+]
+READ = [
+    '{"op": "c", "after": {"id": 1}, "source": {"scn": "1"}}',
+    '{"op": "r", "after": {"id": 1}, "source": {"scn": "1"}, "extra": 1}',
+    '{"payload": {"op": "u", "after": {"id": 1}, "source": {"scn": "1"}}, "schema": {}}',
+    '{"op": "d", "before": {"id": 1}, "source": {"scn": "1"}}',
+    '{"op": "t", "source": {"scn": "1"}}',
+]
+REFUSED = {
+    # A wrapped envelope.
+    '{"data": {"op": "c", "after": {"id": 1}, "source": {}}}': "envelope; its fields: data",
+    '{"message": {"payload": {"op": "c"}}}': "is not an envelope; its fields: message",
+    # An operation that a transform renamed.
+    '{"op": "C", "after": {"id": 1}, "source": {"scn": "1"}}': "has the operation C, which is none",
+    '{"op": "i", "after": {"id": 1}}': "is not an envelope; its fields: op, after",
+    '{"op": null, "after": {"id": 1}, "source": {"scn": "1"}}': "its fields: op, after",
+    # Not what its fields are like.
+    '{"ts_ms": 1, "rows": [1]}': "its fields: ts_ms, rows",
+    '{"status": "BEGIN", "ts_ms": 1}': "its fields: status, ts_ms",
+    '{"ddl": "CREATE TABLE t"}': "its fields: ddl",
+    "{}": "its fields: none",
+    "": "is not an envelope",
+    "[]": "is no JSON envelope",
+    "7": "is no JSON envelope",
+    '"text"': "is no JSON envelope",
+}
+
+
+@pytest.mark.parametrize("connector", ["oracle", "mongodb"])
+def test_a_message_is_skipped_read_or_refused_by_its_kind(
+    spark: SparkSession, connector: Any
+) -> None:
+    kinds = {"skipped": SKIPPED, "read": READ, "refused": [*REFUSED]}
+    if connector == "mongodb":  # whose documents are texts
+        kinds["read"] = ['{"op": "c", "after": "{\\"_id\\": 1}", "source": {"ts_ms": 1, "ord": 1}}']
+    texts = [text for messages in kinds.values() for text in messages]
+    frame = spark.createDataFrame(
+        [("t", 3, n, text) for n, text in enumerate(texts)],
+        "topic STRING, partition INT, offset BIGINT, value STRING",
+    )
+    arguments: dict[str, Any] = {"schema": "id INT, source STRING", "connector": connector}
+    rows = debezium_changes(frame, rescues=True, **arguments).select("_cdc_message.*").collect()
+    found = {row.event: row for row in rows}
+    assert found.keys() == {*kinds["read"], *REFUSED}
+    assert [text for text in kinds["read"] if found[text].problem] == []
+    for text, problem in REFUSED.items():
+        place = f"topic t, partition 3, offset {texts.index(text)}"
+        assert problem in found[text].problem
+        assert place == found[text].place
+        assert place in found[text].problem
+        alone = debezium_changes(frame.where(f"offset = {texts.index(text)}"), **arguments)
+        with pytest.raises(PySparkException, match=place):
+            alone.collect()
+
+
+# By operation: whether a decoded message is read, or what is wrong with it; None if it is skipped.
+DECODED: list[tuple[str | None, Any]] = [
+    ("c", True),
+    ("d", True),
+    ("t", True),
+    ("m", None),
+    ("C", "has the operation C, which is none of"),
+    (None, "has no operation"),  # as a decoder leaves messages that it cannot read
+]
+
+
+def test_decoded_messages_of_other_operations_are_refused(spark: SparkSession) -> None:
+    row = "STRUCT<id: INT>"
+    frame = spark.createDataFrame(
+        [((None, None, op, ("1",)), n) for n, (op, _) in enumerate(DECODED)],
+        f"value STRUCT<before: {row}, after: {row}, op: STRING, source: STRUCT<scn: STRING>>, "
+        "offset INT",
+    )
+    rows = debezium_changes(frame, schema="id INT", rescues=True, **ORACLE)
+    found = {row.place: row.problem for row in rows.select("_cdc_message.*").collect()}
+    for n, (_, expected) in enumerate(DECODED):
+        if isinstance(expected, str):
+            assert f"the message at offset {n} {expected}" in found[f"offset {n}"]
+        else:
+            assert (f"offset {n}" in found, found.get(f"offset {n}")) == (bool(expected), None)
 
 
 @pytest.mark.minutes

@@ -102,7 +102,8 @@ def apply_changes(  # noqa: PLR0913 - the public options
         message_column: Column with the message of an event: a struct of `place` (where it is),
             `problem` (what is wrong with it; null if nothing) and `event` (its text), all strings.
             `absent`, an array, may name columns that it does not have: a warning names those that
-            no message of a batch has. It is not a column of the table.
+            no message of a batch has. `cut`, an array, may name columns whose value lost digits: an
+            event with a key among them is refused. It is not a column of the table.
         rescued: Path or name of a table that takes the events which cannot be applied: those
             without a sequence, with a null in their key, with a problem in their message, or with
             names of missing columns. It has the columns `id`, `rescued_at`, `reason`,

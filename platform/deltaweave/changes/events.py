@@ -57,7 +57,7 @@ _MOST_NAMED = 10
 ABSENT = "_cdc_absent"
 """Column of events: the columns that the event's message does not have (array of strings)."""
 
-_ABSENT_FIELD = "absent"
+_ABSENT_FIELD, _CUT_FIELD = "absent", "cut"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -383,6 +383,7 @@ def wrong_of(source: DataFrame, parts: Parts, *, keeps_events: bool) -> Column:
         unknown = F.array_except(parts.present, F.array(*map(F.lit, source.columns)))
         named = F.concat(F.lit("the name of a missing column: "), F.array_join(unknown, ", "))
         reasons.append(F.when(F.size(unknown) > 0, named))
+    reasons += _cut_key(source, parts)
     none = F.lit(None).cast("string")
     location, event = none, none
     if keeps_events:
@@ -395,6 +396,17 @@ def wrong_of(source: DataFrame, parts: Parts, *, keeps_events: bool) -> Column:
     reason = F.coalesce(*reasons)
     wrong = F.struct(reason.alias("reason"), location.alias("message"), event.alias("event"))
     return F.when(reason.isNotNull(), wrong)
+
+
+def _cut_key(source: DataFrame, parts: Parts) -> list[Column]:
+    """Return why keys that lost digits are unusable, if messages say which columns did."""
+    if not _has_field(source, parts.message, _CUT_FIELD):
+        return []
+    cut = F.array_intersect(
+        column(str(parts.message))[_CUT_FIELD], F.array(*map(F.lit, parts.keys))
+    )
+    reason = F.concat(F.lit("digits below the microsecond in its key "), F.array_join(cut, ", "))
+    return [F.when(parts.needs_key & (F.size(cut) > 0), reason)]
 
 
 def refused(
@@ -427,14 +439,14 @@ def absent_of(source: DataFrame, message: str | None) -> list[Column]:
     `message` names the column with the message, a struct that may have the field `absent`, or is
     None.
     """
-    message_type = None if message is None else source.schema[message].dataType
-    if (
-        message is None
-        or not isinstance(message_type, StructType)
-        or _ABSENT_FIELD not in message_type.names
-    ):
+    if not _has_field(source, message, _ABSENT_FIELD):
         return []
-    return [column(message)[_ABSENT_FIELD].alias(ABSENT)]
+    return [column(str(message))[_ABSENT_FIELD].alias(ABSENT)]
+
+
+def _has_field(source: DataFrame, message: str | None, field: str) -> bool:
+    message_type = None if message is None else source.schema[message].dataType
+    return isinstance(message_type, StructType) and field in message_type.names
 
 
 def warnings_of(rows: DataFrame, is_upsert: Column, table: str) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from deltaweave.changes.debezium.envelopes import (
     OPERATION,
     SOURCE,
     UNAVAILABLE,
+    EnvelopeRows,
     Messages,
     Placeholder,
     rows_of_json,
@@ -147,8 +148,9 @@ def debezium_changes(  # noqa: PLR0913 - the public options
         all); `_cdc_position`, a struct of `epoch`, the position, the offset, `changed_at`
         (timestamp) and `is_snapshot` (boolean); and `_cdc_message`, a struct of strings: `place`
         (where the message is), `problem` (what is wrong with it, null if nothing is) and `event`
-        (its text), and `absent`, an array of the columns that it does not have (null for MongoDB's
-        messages and decoded ones).
+        (its text); and of arrays of columns: `absent`, those that it does not have (null for
+        MongoDB's messages and decoded ones), and `cut`, times that lost digits below the
+        microsecond, which keys may not.
 
     Raises:
         StatementError: There is no such connector, time unit or column, a column's name is taken,
@@ -197,17 +199,20 @@ def debezium_changes(  # noqa: PLR0913 - the public options
         kind.alias(_OP),
         event_position.alias(_POSITION),
         F.when(~is_whole & (F.col(OPERATION) != "t"), present).alias(PRESENT),
-        _message(messages, problem, rows.absent).alias(_MESSAGE),
+        _message(messages, problem, rows).alias(_MESSAGE),
     )
 
 
-def _message(messages: Messages, problem: Column, absent: Column | None) -> Column:
-    """Build the struct of where a message is, its problem, its text, and the columns it lacks."""
+def _message(messages: Messages, problem: Column, rows: EnvelopeRows) -> Column:
+    """Build the struct of where a message is, its problem, its text, and columns by their state."""
+    absent = F.lit(None) if rows.absent is None else rows.absent
+    cut = F.array(*[F.when(is_cut, F.lit(name)) for name, is_cut in rows.cut.items()])
     return F.struct(
         messages.location.alias("place"),
         problem.alias("problem"),
         messages.text.alias("event"),
-        (F.lit(None) if absent is None else absent).cast("array<string>").alias("absent"),
+        absent.cast("array<string>").alias("absent"),
+        F.array_compact(cut).cast("array<string>").alias("cut"),
     )
 
 

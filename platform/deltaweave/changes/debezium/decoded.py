@@ -91,9 +91,10 @@ def rows_of_structs(
         texts[name] = F.lit("") if text is None else text
     by_name = F.create_map(*[part for name, text in texts.items() for part in (F.lit(name), text)])
     rows = _with_read(rows.withColumn(SENT, placeholder.without(by_name)), wanted, found, units)
-    columns, missing = {}, {}
+    columns, missing, cut = {}, {}, {}
     for field in wanted:
         sent = found[field.name]
+        cut[field.name] = _is_cut(sent, field, messages.location, units[field.name])
         if has_parts(sent.dataType, field.dataType):
             read = _read_parts(sent, field, messages.location, units[field.name])
         else:
@@ -102,7 +103,7 @@ def rows_of_structs(
         missing[field.name] = ~_is_sent(field)
         known = placeholder.problem_of(field.name, F.col(SENT)[field.name], messages.location)
         columns[field.name] = read.unless(known)
-    return EnvelopeRows(rows, columns, missing, F.col(UNREAD))
+    return EnvelopeRows(rows, columns, missing, F.col(UNREAD), cut)
 
 
 def _with_read(
@@ -139,6 +140,14 @@ def _read_parts(
     as_text = TextValue(field.name, text, location, unit, F.lit(None), F.lit(None))
     lost = column(_LOST + field.name)
     return as_text.checked(F.when(~lost, read), field.dataType, lost)
+
+
+def _is_cut(sent: StructField, field: StructField, location: Column, unit: TimeUnit) -> Column:
+    """Return whether a column's value is a time that loses digits below the microsecond."""
+    if not isinstance(sent.dataType, (StringType, IntegralType)):
+        return F.lit(False)
+    text = F.col(ROW)[sent.name].cast("string")
+    return TextValue(field.name, text, location, unit, None, F.lit(None)).is_cut(field.dataType)
 
 
 def _is_sent(field: StructField) -> Column:

@@ -344,6 +344,7 @@ class EnvelopeRows:
         columns: The table's columns, by name.
         missing: For each column, whether the message lacks its value.
         unread: What is wrong with a message as a whole (string); null if nothing is.
+        cut: For each column, whether its value is a time that lost digits below the microsecond.
         absent: The columns that a message does not have, also not as a placeholder (array of
             strings), or None if it need not have all.
     """
@@ -352,6 +353,7 @@ class EnvelopeRows:
     columns: Mapping[str, ReadValue]
     missing: Mapping[str, Column]
     unread: Column
+    cut: Mapping[str, Column]
     absent: Column | None = None
 
     @property
@@ -386,7 +388,7 @@ def rows_of_texts(
 ) -> EnvelopeRows:
     """Return rows whose values are texts: `_cdc_envelope_row` and `_cdc_envelope_types` by name."""
     rows = rows.withColumn(SENT, placeholder.without(F.col(ROW)))
-    columns, missing, reads = {}, {}, {}
+    columns, missing, cut, reads = {}, {}, {}, {}
     for field in wanted:
         missing[field.name] = ~F.coalesce(F.map_contains_key(SENT, field.name), F.lit(False))
         type_of, text = F.col(TYPES)[field.name], F.col(SENT)[field.name]
@@ -399,6 +401,7 @@ def rows_of_texts(
             scale=type_of["parameters"]["scale"].cast("int"),
             items=type_of["items"],
         )
+        cut[field.name] = value.is_cut(field.dataType)
         known = placeholder.problem_of(field.name, text, messages.location)
         read = value.as_type(field.dataType).unless(known)
         # As a column, so that the long plan has it once.
@@ -407,7 +410,7 @@ def rows_of_texts(
         columns[field.name] = ReadValue(column(name, "value"), column(name, "problem"))
     rows = rows.withColumns(reads)
     nothing = F.lit(None).cast("string")
-    return EnvelopeRows(rows, columns, missing, nothing if unread is None else unread)
+    return EnvelopeRows(rows, columns, missing, nothing if unread is None else unread, cut)
 
 
 def _parsed_envelopes(messages: Messages, wanted: StructType) -> DataFrame:

@@ -52,6 +52,8 @@ SEMANTIC_UNITS: Mapping[str, str] = MappingProxyType(
 MILLIS = f"{_DEBEZIUM}Timestamp"
 """The name of the Connect schema of a number of milliseconds since 1970."""
 
+_NANOS = f"{_DEBEZIUM}NanoTimestamp"
+
 DECIMAL = f"{_CONNECT}Decimal"
 """The name of the Connect schema of a decimal, whose scale is in its parameters."""
 
@@ -83,6 +85,7 @@ _POSSIBLE_YEARS = ("-210866803200000000", "9223371244799999999")
 
 _DATE_FORM = r"[+-]?\d{4,6}-\d+-\d+"
 _WITHOUT_ZONE = rf"^{_DATE_FORM}(?:[T ][\d:.]*)?\s*$"
+_BELOW_MICROSECONDS = r"\.\d{6}0*[1-9]"
 _WHOLE_DAY = rf"^({_DATE_FORM})(?:[T ]00:00(?::00(?:\.0+)?)?)?(?:Z|[+-]\d+:\d+)?$"
 
 TIMES = (TimestampType, TimestampNTZType)
@@ -146,6 +149,19 @@ class TextValue:
         """Return the value in a type, unless its digits may be lost."""
         read = self._as_type(data_type)
         return read if self.semantic is None else read.unless(self._lost_digits(self.semantic))
+
+    def is_cut(self, data_type: DataType) -> Column:
+        """Return whether the value is a time that loses digits below the microsecond."""
+        if not isinstance(data_type, (DateType, *TIMES)):
+            return F.lit(False)
+        nanos = F.when(self.text.rlike(r"^-?\d+$"), self.text.try_cast("decimal(20,0)"))
+        in_nanos = F.lit(self.unit == "nanos")
+        if self.semantic is not None:
+            is_known = self.semantic.isin(*SEMANTIC_UNITS)
+            in_nanos = F.when(is_known, self.semantic == _NANOS).otherwise(in_nanos)
+        has_rest = in_nanos & (nanos % 1000 != 0)
+        is_longer = self.text.rlike(_BELOW_MICROSECONDS)
+        return F.coalesce(F.when(nanos.isNull(), is_longer).otherwise(has_rest), F.lit(False))
 
     def _as_type(self, data_type: DataType) -> ReadValue:
         if isinstance(data_type, StringType):

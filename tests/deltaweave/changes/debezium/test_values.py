@@ -452,6 +452,73 @@ def test_values_that_cannot_be_meant_are_refused_with_column_and_message(
     assert not Table(spark, path).exists()
 
 
+DAY = 1_767_225_600_000_000_000  # 2026-01-01
+# What is sent for `at`, its Connect schema, and whether digits below the microsecond are lost.
+BELOW_MICROSECONDS: list[tuple[Any, str | None, bool]] = [
+    (DAY + 100, f"{DEBEZIUM}NanoTimestamp", True),  # a datetime2(7)
+    (DAY + 1_000, f"{DEBEZIUM}NanoTimestamp", False),
+    (0, f"{DEBEZIUM}NanoTimestamp", False),
+    (-1, f"{DEBEZIUM}NanoTimestamp", True),
+    (DAY // 1000 + 1, f"{DEBEZIUM}MicroTimestamp", False),  # also where time_unit is nanos
+    (DAY + 1, None, True),
+    ("2026-01-01T00:00:00.1234567Z", f"{DEBEZIUM}ZonedTimestamp", True),  # a datetimeoffset(7)
+    ("2026-01-01T00:00:00.123456000Z", f"{DEBEZIUM}ZonedTimestamp", False),
+    (None, f"{DEBEZIUM}NanoTimestamp", False),
+]
+
+
+@pytest.mark.parametrize("form", ["json", "decoded"])
+def test_times_name_the_columns_that_lose_their_digits(spark: SparkSession, form: str) -> None:
+    cases = BELOW_MICROSECONDS
+    if form == "json":
+        texts = [
+            message({"at": value}, None if semantic is None else {"at": (semantic, None)})
+            for value, semantic, _ in cases
+        ]
+        frame = topic(spark, *texts)
+    else:  # without schemas, so numbers have the unit that is given
+        cases = [case for case in cases if case[1] != f"{DEBEZIUM}MicroTimestamp"]
+        row = "STRUCT<at: STRING>"
+        source = tuple(SOURCE.values())
+        sent = [None if value is None else str(value) for value, *_ in cases]
+        frame = spark.createDataFrame(
+            [((None, (value,), "c", source), n) for n, value in enumerate(sent)],
+            f"value STRUCT<before: {row}, after: {row}, op: STRING, "
+            "source: STRUCT<file: STRING, pos: INT, row: INT>>, offset INT",
+        )
+    rows = debezium_changes(frame, schema="at TIMESTAMP", time_unit="nanos", **MYSQL)
+    found = rows.orderBy("_cdc_position.offset").select("_cdc_message.cut").collect()
+    assert [row.cut == ["at"] for row in found] == [is_cut for *_, is_cut in cases]
+
+
+@pytest.mark.minutes
+def test_a_key_below_the_microsecond_is_refused_or_put_aside(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "t")
+    nanos = dict.fromkeys(("at", "seen"), (f"{DEBEZIUM}NanoTimestamp", None))
+    texts = [
+        message({"at": DAY + 100, "seen": DAY}, nanos),  # would be the row of the next
+        message({"at": DAY + 200, "seen": DAY}, nanos),
+        message({"at": DAY + 1_000, "seen": DAY + 900}, nanos),  # not in its key: it is cut
+    ]
+    rows = debezium_changes(
+        topic(spark, *texts), schema="AT TIMESTAMP_NTZ, seen TIMESTAMP_NTZ", **MYSQL
+    )
+    with pytest.raises(
+        SourceError, match=r"2 of 3 events .*digits below the microsecond in its key AT"
+    ):
+        deltaweave.apply_changes(spark, path, rows, keys=["at"], **FROM_DEBEZIUM)
+    assert not Table(spark, path).exists()
+    deltaweave.apply_changes(spark, path, rows, keys=["at"], rescued=True, **FROM_DEBEZIUM)
+    [row] = Table(spark, path).read().selectExpr("string(at) AS at", "string(seen)").collect()
+    assert tuple(row) == ("2026-01-01 00:00:00.000001", "2026-01-01 00:00:00")
+    kept = Table(spark, f"{path}_rescued").read().select("message", "event").collect()
+    assert {(row.message[-8:], row.event) for row in kept} == {
+        (f"offset {n}", text) for n, text in enumerate(texts[:2])
+    }
+
+
 @pytest.mark.parametrize(
     ("unit", "problem"),
     [

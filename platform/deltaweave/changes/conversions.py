@@ -313,6 +313,22 @@ def changed_fields(
     ]
 
 
+def conflicts(held: DataType, wanted: DataType) -> list[tuple[ChangedField, ChangedField]]:
+    """Return shared parts of two types, as each has them, if neither holds the other's values."""
+    one, other = wider(held, wanted), wider(wanted, held)
+    others = {_lower(leaf.path): leaf for leaf in changed_fields(one, other)}
+    pairs = [(leaf, others[_lower(leaf.path)]) for leaf in changed_fields(other, one)]
+    return [(a, b) for a, b in pairs if not _are_texts(a.data_type, b.data_type)]
+
+
+def _lower(path: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name.lower() for name in path)
+
+
+def _are_texts(*types: DataType) -> bool:
+    return all(isinstance(each, StringType) for each in types)
+
+
 def with_leaves_of(wanted: DataType, held: DataType) -> DataType:
     """Return the wanted type, with the leaves that exist as they are."""
     if isinstance(held, StructType) and isinstance(wanted, StructType):

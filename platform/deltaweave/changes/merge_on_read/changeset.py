@@ -47,6 +47,8 @@ from deltaweave.table import Table
 
 logger = logging.getLogger(__name__)
 
+_CREATE_AGAIN = "Or rematerialize, and then delete that directory: the next batch creates it again."
+
 BATCH = f"{PREFIX}batch"
 INGESTED = f"{PREFIX}ingested_at"
 
@@ -268,7 +270,7 @@ class Changeset:
         """
         self.create_if_missing(events)
         stored = to_stored(events.rows, self.shape)
-        stored = fitted(stored, self.table, stored_schema(stored, self.shape))
+        stored = fitted(stored, self.table, stored_schema(stored, self.shape), _CREATE_AGAIN)
         read = self.table.snapshot()
         own = None if applied is None else id_to_commit(read, applied)
         if own is None and applied is not None:

@@ -28,7 +28,7 @@ from deltaweave.changes.merge_on_read.changeset import (
     may_hold_of_another_base,
 )
 from deltaweave.changes.restores import cloned_by, keep, newest_in_line, source_of
-from deltaweave.changes.side_tables import ITEM, lost_keys
+from deltaweave.changes.side_tables import ITEM, check_key_types, lost_keys
 from deltaweave.delta.jvm import collected, suppress_cleanup_errors
 from deltaweave.delta.log import Commit, TableSnapshot, are_bounded, are_without_nulls, bounds
 from deltaweave.errors import NOTHING_DONE, DeltaweaveError, SourceError
@@ -44,6 +44,7 @@ The base's id follows (`watermark_id`). REPLACE removes all rows and gives a tab
 Delta keeps its application ids.
 """
 
+_OVERWRITE_AGAIN = "Or RESTORE it, rematerialize, delete that directory, and overwrite it again."
 _SAMPLED_ROWS = 1_000
 # Share of the limit that files may take: Parquet rarely compresses so few rows a hundredfold.
 _SURELY_SMALL_SHARE = 0.01
@@ -305,7 +306,9 @@ def _check_have_columns(
 
     A batch holds its columns by the names that the base's files had for them. With column mapping,
     a base that is dropped and created again, or overwritten with overwriteSchema, has other names.
+    Without it, the overwrite gives other types.
     """
+    check_key_types(batches.table, changeset.shape, _OVERWRITE_AGAIN)
     may_be_of_another = batches.may_be_of_another_base(snapshot.id)
     if not (may_be_of_another or _may_lack_keys(changeset, batches)):
         return
@@ -345,7 +348,7 @@ def _may_lack_keys(changeset: Changeset, batches: Batches) -> bool:
 def check_keys_are_as_pending(
     base: Table, changes: Table, shape_of: Callable[[TableSnapshot], EventShape], keys: EventShape
 ) -> None:
-    """Fail if pending batches of this base hold keys by other names than its files have now.
+    """Fail if pending batches of this base hold keys by other names, or of other types, than now.
 
     Args:
         base: The base.
@@ -357,7 +360,11 @@ def check_keys_are_as_pending(
         SourceError: They do. A further batch would have the other names, and after a RESTORE of the
             base to before, its events would have no keys.
     """
-    if not changes.exists() or not lost_keys(changes.snapshot().schema, keys):
+    if not changes.exists():
+        return
+    stored = changes.snapshot()
+    check_key_types(stored, keys, _OVERWRITE_AGAIN)
+    if not lost_keys(stored.schema, keys):
         return
     snapshot = base.snapshot()
     changeset = Changeset(changes, shape_of(snapshot))

@@ -29,18 +29,19 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
+from pyspark.sql.types import StructField, StructType, TimestampNTZType, TimestampType
 
 from deltaweave.changes.conversions import (
     by_case,
     changed_fields,
+    conflicts,
     converted,
     is_as,
     plain,
     wider,
     with_leaves_of,
 )
-from deltaweave.changes.events import PREFIX, EventShape
+from deltaweave.changes.events import EVENT_VALUES, PREFIX, EventShape
 from deltaweave.changes.options import needed_properties
 from deltaweave.changes.restores import (
     LOOKED_AT,
@@ -78,6 +79,8 @@ NOTED = f"{PREFIX}noted_at"
 TOMBSTONES, EVENTS = "_deltaweave_tombstones", "_deltaweave_events"
 """The directories of remembered deletes, and of remembered events of histories."""
 
+_RESTORE = "RESTORE the table to the version before, and change its columns by ALTER TABLE."
+_DELETE = "Or delete that directory, if no event comes late."
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _OWNER_PROPERTY = "deltaweave.sideTableOf"
 """The table property of a side table with the id of its table."""
@@ -115,7 +118,9 @@ def open_side_table(table: Table, directory: str, owner: str | None = None) -> T
     return found
 
 
-def fitted(rows: DataFrame, kept_in: Table, schema: StructType | None = None) -> DataFrame:
+def fitted(
+    rows: DataFrame, kept_in: Table, schema: StructType | None = None, way_out: str = _DELETE
+) -> DataFrame:
     """Fit rows to an existing side table, which first gets columns and wider types for them.
 
     Args:
@@ -123,12 +128,15 @@ def fitted(rows: DataFrame, kept_in: Table, schema: StructType | None = None) ->
         kept_in: The side table.
         schema: The types that it gets for them; by default theirs. What does not fit is cast when
             it is written.
+        way_out: As in `check_types`.
 
     Raises:
+        SourceError: See `check_types`.
         CommitConflictError: Another writer changed the side table meanwhile.
         DeltaweaveError: Delta cannot change its columns so.
     """
     held = kept_in.snapshot().schema
+    check_types(kept_in.snapshot(), schema or rows.schema, way_out)
     wanted = wider(held, schema or rows.schema)
     assert isinstance(wanted, StructType)
     if plain(wanted) != plain(held):
@@ -142,11 +150,12 @@ def fitted(rows: DataFrame, kept_in: Table, schema: StructType | None = None) ->
 
 
 def check_has_keys(kept_in: TableSnapshot, shape: EventShape) -> None:
-    """Fail if a side table holds a key by another name than the files of its table have for it.
+    """Fail if a side table holds a key by another name, or of another type, than its table does.
 
     Raises:
         SourceError: It does.
     """
+    check_key_types(kept_in, shape, _DELETE)
     if lost := lost_keys(kept_in.schema, shape):
         raise SourceError(
             f"what it remembers has other names for the key {', '.join(lost)} than the table's "
@@ -154,8 +163,44 @@ def check_has_keys(kept_in: TableSnapshot, shape: EventShape) -> None:
             table=kept_in.data_path,
             operation="applying changes",
             state=NOTHING_DONE,
-            hint="RESTORE the table to the version before, and change its columns by ALTER TABLE. "
-            "Or delete that directory, if no event comes late.",
+            hint=f"{_RESTORE} {_DELETE}",
+        )
+
+
+def check_key_types(kept_in: TableSnapshot, shape: EventShape, way_out: str) -> None:
+    """Fail as `check_types` does, for the keys of a shape by all names that they may have."""
+    table = shape.table
+    if table is None:
+        return
+    fields = by_case(table.fields.values())
+    keys = [(name, key) for key in shape.keys for name in shape.stored_names(key)]
+    types = [StructField(name, fields[key.lower()].dataType) for name, key in keys]
+    check_types(kept_in, StructType(types), way_out)
+
+
+def check_types(kept_in: TableSnapshot, wanted: StructType, way_out: str) -> None:
+    """Fail if a side table holds columns of other types than its table has, which none contains.
+
+    Args:
+        kept_in: The side table.
+        wanted: The types that its columns have in the table.
+        way_out: What to do, besides a RESTORE of the table.
+
+    Raises:
+        SourceError: It does.
+    """
+    if found := conflicts(kept_in.schema, wanted):
+        named = ", ".join(
+            f"{'.'.join(name for name in now.path if name != EVENT_VALUES)} is "
+            f"{held.data_type.simpleString()} there and {now.data_type.simpleString()} in the table"
+            for held, now in found
+        )
+        raise SourceError(
+            f"it holds events from when columns of the table had other types: {named}.",
+            table=kept_in.data_path,
+            operation="applying changes",
+            state=NOTHING_DONE,
+            hint=f"{_RESTORE} {way_out}",
         )
 
 

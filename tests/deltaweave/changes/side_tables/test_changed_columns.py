@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -383,3 +384,72 @@ def test_keys_with_other_names_in_files_after_an_overwrite_are_an_error(
         for step in (table.read, lambda: table.create_view("of_other_keys")):
             with pytest.raises(SourceError, match="other names"):
                 step()
+
+
+# By the column that gets another type: events with a value that the earlier type would take as
+# another one, or not at all. Of histories, no version shows the last of them.
+RETYPED = {"k": ["('007', 3, 3)"], "v": ["(1, 3, 'abc')", "(1, 4, 'abc')"]}
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("retyped", RETYPED)
+def test_events_of_another_type_than_those_remembered_are_an_error(
+    spark: SparkSession, tmp_path: Path, kind: Kind, retyped: str
+) -> None:
+    """Without column mapping, an overwrite with overwriteSchema leaves the names in files."""
+    path = str(tmp_path / "t")
+    arguments: dict[str, Any] = {
+        "keys": ["k"],
+        "sequence_by": "at",
+        "apply_as_deletes": "v IS NULL",
+        "except_column_list": ["at"],
+    }
+    table = MergeOnReadTable(spark, path, **arguments)
+
+    def apply(*events: str) -> None:
+        rows = spark.sql(f"SELECT * FROM VALUES {', '.join(events)} AS t(k, at, v)")
+        if kind == "merge on read":
+            table.append(rows)
+        else:
+            scd_type: Any = 2 if kind == "histories" else 1
+            deltaweave.apply_changes(spark, path, rows, **arguments, stored_as_scd_type=scd_type)
+
+    def seen() -> list[Any]:
+        rows = table.read() if kind == "merge on read" else Table(spark, path).read()
+        return sorted((str(row.k), str(row.v)) for row in rows.select("k", "v").collect())
+
+    apply("(1, 1, 1)", "(7, 5, NULL)", "(8, 5, 8)")
+    apply("(1, 2, 1)")  # histories remember it
+    before, version = seen(), Table(spark, path).version()
+    whole = Table(spark, path).read()
+    whole = whole.withColumn(retyped, whole[retyped].cast("string"))
+    whole.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(path)
+    if kind == "current" and retyped == "v":
+        apply(*RETYPED["v"])  # no values are remembered
+        assert seen() == [("1", "abc"), ("8", "8")]
+        return
+    steps: list[Callable[[], Any]] = [lambda: apply(*RETYPED[retyped])]
+    if kind == "merge on read" and retyped == "k":
+        steps += [table.read, table.rematerialize, lambda: table.create_view("of_other_types")]
+    kept_in = {"current": "/_deltaweave_tombstones", "histories": "/_deltaweave_events"}
+    for step in steps:
+        with pytest.raises(SourceError, match=f"{retyped} is int .* and string in") as raised:
+            step()
+        assert f"{path}{kept_in.get(kind, '_changes')}" in str(raised.value)
+        assert "RESTORE the table to the version before" in str(raised.value.hint)
+    assert Table(spark, path).version() == version + 1
+    if kind == "merge on read" and retyped == "v":
+        assert seen() == before
+        table.rematerialize()  # the way out that the hint gives
+        shutil.rmtree(f"{path}_changes")
+        apply(*RETYPED["v"])
+        assert seen() == [("1", "abc"), ("8", "8")]
+        table.rematerialize()
+        apply("(7, 4, 'late')")  # its delete is remembered
+        assert seen() == [("1", "abc"), ("8", "8")]
+        return
+    spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF {version}")
+    assert seen() == before
+    apply("(7, 4, 4)")
+    assert seen() == (before if kind != "histories" else sorted([*before, ("7", "4")]))

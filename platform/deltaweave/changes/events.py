@@ -195,6 +195,14 @@ def count_events(rows: DataFrame, shape: EventShape) -> Events:
     return Events(rows, shape, found["count"], found["deletes"], truncated)
 
 
+def last_truncate(rows: DataFrame) -> Column | None:
+    """Return the sequence (`at`) of the last event that empties the table, a constant; or None."""
+    at_type = sequence_at_type(rows.schema)
+    last = collectable(F.max(SEQUENCE)["at"], at_type)
+    found = rows.where(F.col(OPERATION) == TRUNCATE).agg(last).first()
+    return None if found is None else as_constant(found[0], at_type)
+
+
 def mentions(name: str, shape: EventShape) -> Column:
     """Return whether an event that may leave columns out sets the column of this name."""
     # Stored whole events name no columns, nor do those of earlier releases that ignore nulls.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -162,3 +163,57 @@ def test_histories_keep_their_sequences_and_refuse_what_does_not_fit(
     starts = Table(spark, str(tmp_path / "times")).read().selectExpr("v", "__START_AT", "__END_AT")
     expected = spark.sql(f"SELECT 5, {', '.join(times)} UNION ALL SELECT 6, {times[1]}, NULL")
     assert set(map(tuple, starts.collect())) == set(map(tuple, expected.collect()))
+
+
+# By how the events' sequences differ from the table's: sequences of rows in the table, oldest
+# first, and those of two events that empty it. The first of the two is the greater one in the type
+# of the events, the second in that of the table.
+EMPTIED_BY: dict[str, tuple[list[str], list[str]]] = {
+    "texts of numbers": (["9", "10", "11"], ["'9'", "'10'"]),
+    "texts of times with zones": (
+        [f"TIMESTAMP'2026-01-01 {time}Z'" for time in ("08:00:00", "09:15:00", "09:30:01")],
+        ["'2026-01-01T10:00:00+02:00'", "'2026-01-01T09:30:00Z'"],
+    ),
+    "structs in another order": (
+        [f"named_struct('a', {a}, 'b', {b})" for a, b in ((1, 50), (2, 1), (2, 3))],
+        [f"named_struct('b', {b}, 'a', {a})" for a, b in ((1, 90), (2, 2))],
+    ),
+    "narrower numbers": (["9L", "10L", "11L"], ["9Y", "10Y"]),
+}
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("of", EMPTIED_BY)
+@pytest.mark.parametrize("kind", ["current rows", "merge on read"])
+def test_a_table_is_emptied_by_events_with_sequences_of_another_type(
+    spark: SparkSession, tmp_path: Path, kind: str, of: str
+) -> None:
+    arguments: dict[str, Any] = {
+        "keys": ["k"],
+        "sequence_by": "at",
+        "apply_as_truncates": "op = 't'",
+        "except_column_list": ["at", "op"],
+    }
+    path, (rows, emptied) = str(tmp_path / "t"), EMPTIED_BY[of]
+    table = MergeOnReadTable(spark, path, **arguments)
+
+    def apply(op: str, sequences: list[str]) -> None:
+        events = [f"SELECT {k} AS k, {at} AS at, '{op}' AS op" for k, at in enumerate(sequences)]
+        source = spark.sql(" UNION ALL ".join(events))
+        if kind == "merge on read":
+            table.append(source)
+        else:
+            deltaweave.apply_changes(spark, path, source, **arguments)
+
+    def left() -> list[int]:
+        read = table.read() if kind == "merge on read" else Table(spark, path).read()
+        return sorted(row.k for row in read.collect())
+
+    apply("u", rows)
+    apply("t", emptied)
+    assert left() == [2]  # 0 and 1 are not after the second of the two
+    if kind == "merge on read":
+        table.rematerialize()
+        assert left() == [2]
+    apply("u", rows)  # late
+    assert left() == [2]

@@ -16,16 +16,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
-from deltaweave.changes.conversions import as_constant, collectable, nullable
+from deltaweave.changes.conversions import nullable
 from deltaweave.changes.events import (
     EVENT_VALUES,
-    OPERATION,
     PREFIX,
-    SEQUENCE,
-    TRUNCATE,
     Events,
     EventShape,
-    sequence_at_type,
+    last_truncate,
     values_of,
     values_type,
 )
@@ -336,10 +333,7 @@ class Changeset:
         newest = batches.table.last_applied(EMPTIED) or 0
         if newest <= batches.after and batches.were_appended_here:
             return None
-        at_type = sequence_at_type(batches.rows.schema)
-        last = collectable(F.max(SEQUENCE)["at"], at_type)
-        found = batches.rows.where(F.col(OPERATION) == TRUNCATE).agg(last).first()
-        return None if found is None else as_constant(found[0], at_type)
+        return last_truncate(batches.rows)
 
     def pending(self, batch: int) -> Pending:
         """Count the batches after a number, by the log alone."""

@@ -45,6 +45,7 @@ from deltaweave.changes.events import (
     UPSERT,
     Events,
     EventShape,
+    last_truncate,
     mentions,
     sequence_at_type,
     values_type,
@@ -94,8 +95,12 @@ def completed(events: Events, table: TableColumns) -> Events:
             values = values.withField(back_quoted(name), value)
         rows = rows.withColumn(EVENT_VALUES, values)
     rows = rows.withColumns(_keys_of(rows, shape, table))
+    at, truncated = sequence_at_type(rows.schema), events.truncated
     rows = rows.withColumn(SEQUENCE, _exact_sequence(rows, table))
-    return replace(events, rows=rows, shape=replace(shape, columns=names, table=table))
+    if truncated is not None and plain(at) != plain(sequence_at_type(rows.schema)):
+        truncated = last_truncate(rows)  # the types may have different orders
+    shape = replace(shape, columns=names, table=table)
+    return replace(events, rows=rows, shape=shape, truncated=truncated)
 
 
 def _cast_where_set(

@@ -20,12 +20,13 @@ from dagster_deltaweave.dagster_private import (
     PARENT_BACKFILL_ID_TAG,
 )
 from dagster_deltaweave.io_manager.target_table import run_created_ms
-from dagster_deltaweave.landing import landing_directory
+from dagster_deltaweave.landing import Landing, has_landed_as_directory
 from dagster_deltaweave.logs import (
     NOTHING,
     order_id,
     record_of,
     recorded_name,
+    recorded_names,
     records_id,
     records_of_merge,
     taken_back,
@@ -109,8 +110,8 @@ class RunIds:
         own = self._with_restores_recorded()
         # The tag may come before the commit: it counts only for runs that succeed.
         tag_as_recorded(context)
-        directory = landing_directory(tags) if delivery else ""
-        names = [recorded_name(each, directory) for each in partitions]
+        landing = Landing.of_run(tags) if delivery else Landing()
+        names = [recorded_name(each, landing) for each in partitions]
         merged = {f"{own.application_id}#{each}": record for each in names}
         return {**merged, own.application_id: own.version}
 
@@ -176,11 +177,14 @@ def records_delivery(context: OutputContext, table: Table) -> bool:
         return False
     snapshot = table.snapshot()
     records = records_id(snapshot.id, context.asset_key)
-    own = f"{records}#{recorded_name(partitions[0], landing_directory(tags))}"
-    if snapshot.last_applied(own) != record_of(identity, 0):
+    names = recorded_names(partitions[0], Landing.of_run(tags))
+    own, record = [f"{records}#{name}" for name in names], record_of(identity, 0)
+    recorded = {name for name in own if snapshot.last_applied(name) == record}
+    if not recorded:
         return False
-    looked = snapshot.last_applied(records)
-    return own not in taken_back(LogOf(snapshot), snapshot.version, records, own, looked=looked)
+    log, looked = LogOf(snapshot), snapshot.last_applied(records)
+    back = taken_back(log, snapshot.version, records, tuple(own), looked=looked)
+    return not recorded <= back
 
 
 def tag_as_recorded(context: OutputContext, value: str = "") -> None:
@@ -335,18 +339,40 @@ def _id_of_partition_or_delivery(output: Output) -> TransactionId:
     name = _partition_id(asset, partitions[0]) if partitions else asset.to_user_string()
     if not _is_time(delivery):
         return TransactionId(f"{name}@{delivery}", 0)
-    return _id_by_time(output.table, name, int(delivery), landing_directory(tags))
+    landing, time = Landing.of_run(tags), int(delivery)
+    earlier = _id_of_earlier_release(output, name, landing, time)
+    return earlier or _id_by_time(output.table, name, time, landing)
 
 
-def _id_by_time(table: Table, name: str, time: int, directory: str) -> TransactionId:
-    """Return the id of a delivery that is named by its time, among those of its directory.
+def _id_of_earlier_release(
+    output: Output, name: str, landing: Landing, time: int
+) -> TransactionId | None:
+    """Return the id, without a suffix, by which an earlier release applied a delivery, if any.
+
+    What it applied last may be of another suffix, and an older delivery applied before. In doubt,
+    the latter counts as applied.
+    """
+    table, [own, earlier] = output.table, recorded_names(name, landing)
+    if own == earlier or not table.exists() or table.last_applied(own) is not None:
+        return None
+    applied = table.last_applied(earlier)
+    if applied is None or applied < time:
+        return None
+    # The directory has an order of its own, with the same id.
+    if applied > time and any(has_landed_as_directory(p, output.tags) for p in output.partitions):
+        return None
+    return TransactionId(earlier, time)
+
+
+def _id_by_time(table: Table, name: str, time: int, landing: Landing) -> TransactionId:
+    """Return the id of a delivery that is named by its time, among those of its landing.
 
     Times increase, so an older delivery than the applied one counts as applied. Those of another
-    directory have an order of their own. What a run by hand applied, or an earlier release, has an
+    landing have an order of their own. What a run by hand applied, or an earlier release, has an
     id without a directory.
     """
-    if directory and not (table.exists() and table.last_applied(name) == time):
-        return TransactionId(recorded_name(name, directory), time)
+    if landing.directory and not (table.exists() and table.last_applied(name) == time):
+        return TransactionId(recorded_name(name, landing), time)
     # A run by hand may name a delivery that a sensor's run applied.
     applied = table.snapshot().applied_versions(f"{name}\t") if table.exists() else {}
     those = [each for each, version in applied.items() if version == time]

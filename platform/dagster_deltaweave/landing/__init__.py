@@ -21,8 +21,9 @@ from dagster_deltaweave.landing.listing import (
     partition_path,
 )
 from dagster_deltaweave.landing.source_partition import (
+    Landing,
     directory_name,
-    landing_directory,
+    has_landed_as_directory,
     landing_tag,
     literal_path,
     read_source_partition,
@@ -34,13 +35,14 @@ from dagster_deltaweave.landing.source_partition import (
 __all__ = [
     "SECOND_IN_NS",
     "Delivery",
+    "Landing",
     "LandingCursor",
     "LandingLook",
     "directory_name",
     "groups",
+    "has_landed_as_directory",
     "hive_value",
     "is_whole_second",
-    "landing_directory",
     "landing_tag",
     "list_deliveries",
     "literal_path",

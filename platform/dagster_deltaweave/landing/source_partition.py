@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 from urllib.parse import unquote
 
 from pyspark.sql import functions as F
@@ -409,12 +409,36 @@ def directory_name(directory: str | Path) -> str:
     return str(directory) if path is None else str(path.absolute())
 
 
-def landing_directory(tags: Mapping[str, str]) -> str:
-    """Return the landing directory of the delivery in a run's tags; empty if they name none."""
-    try:
-        return without_query(json.loads(written_tag(tags, LANDING) or "")["directory"])
-    except (KeyError, TypeError, ValueError):  # none, or a tag that was written by hand
-        return ""
+class Landing(NamedTuple):
+    """What a delivery is one of, by which tables and runs tell those of a partition apart.
+
+    Attributes:
+        directory: The landing directory; empty for what a run by hand merged.
+        suffix: How the names of files end that are partitions; empty if directories are.
+    """
+
+    directory: str = ""
+    suffix: str = ""
+
+    @classmethod
+    def of(cls, directory: str | Path, suffix: str) -> Landing:
+        """Return the landing of a directory, as runs name it, and a suffix."""
+        return cls(without_query(directory_name(directory)), suffix)
+
+    @classmethod
+    def of_run(cls, tags: Mapping[str, str]) -> Landing:
+        """Return the landing of the delivery in a run's tags; an empty one if they name none."""
+        try:
+            tag = json.loads(written_tag(tags, LANDING) or "")
+            return cls(without_query(tag["directory"]), tag.get("suffix", ""))
+        except (AttributeError, KeyError, TypeError, ValueError):  # none, or it was written by hand
+            return cls()
+
+
+def has_landed_as_directory(partition: str, tags: Mapping[str, str]) -> bool:
+    """Return whether the partition of a run's delivery is also there without its suffix."""
+    directory = json.loads(written_tag(tags, LANDING) or "")["directory"]
+    return delivery(directory, partition, None) is not None
 
 
 def _files_digest(directory: str | Path, name: str, suffix: str) -> str | None:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dagster_deltaweave.landing import landing_directory
+from dagster_deltaweave.landing import Landing
 from dagster_deltaweave.logs.delta_log import NUM_READERS, LogAt
 from dagster_deltaweave.partitions import IDENTITY_TAG, tags_of_run, written_tag
 from dagster_deltaweave.storage import file_system
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 _OF_DELIVERY = 2**62
-_OF_DIRECTORY = "\t"  # which is in no partition key
+_OF_LANDING = "\t"  # which is in no partition key
 
 NOTHING = -1
 """The version of an application id of a partition that a RESTORE or REPLACE took back."""
@@ -66,36 +66,47 @@ class HeldPartitions:
         )
         return cls(held, order)
 
-    def holds(self, partition: str, directory: str) -> bool:
-        """Return whether the partition was merged, from this landing directory or by hand."""
-        return bool(self._records(partition, directory))
+    def holds(self, partition: str, landing: Landing) -> bool:
+        """Return whether the partition was merged, from this landing or by hand."""
+        return bool(self._records(partition, landing))
 
     def holds_delivery(
-        self, partition: str, directory: str, delivery: str, changed_at: int
+        self, partition: str, landing: Landing, delivery: str, changed_at: int
     ) -> bool:
         """Return whether what was merged includes a delivery; see `holds_delivery`."""
-        found = self._records(partition, directory)
+        found = self._records(partition, landing)
         return any(holds_delivery(each, delivery, changed_at) for each in found)
 
     def holds_run(self, partition: str, run: RunRecord, instance: DagsterInstance) -> bool:
         """Return whether a run merged the partition, or one since that read as much."""
         tags = tags_of_run(run.dagster_run, instance)
         delivery = written_tag(tags, IDENTITY_TAG)
-        directory = landing_directory(tags) if delivery else ""
+        landing = Landing.of_run(tags) if delivery else Landing()
         created_ns = int(run.create_timestamp.timestamp() * 1000) * 1_000_000
-        return self.holds_delivery(partition, directory, delivery or "", created_ns - 1)
+        return self.holds_delivery(partition, landing, delivery or "", created_ns - 1)
 
-    def _records(self, partition: str, directory: str) -> list[int]:
-        names = {recorded_name(partition, directory), partition}
+    def _records(self, partition: str, landing: Landing) -> list[int]:
+        names = {*recorded_names(partition, landing), partition}
         return [self.records[name] for name in names if name in self.records]
 
 
-def recorded_name(partition: str, directory: str) -> str:
+def recorded_name(partition: str, landing: Landing) -> str:
     """Return the name by which a partition is recorded, if it landed in a directory."""
+    directory, suffix = landing
     if not directory:
         return partition
-    digest = hashlib.sha256(directory.encode(errors="surrogateescape")).hexdigest()
-    return f"{partition}{_OF_DIRECTORY}{digest[:8]}"
+    # No path contains the separator.
+    named = f"{directory}\0{suffix}" if suffix else directory
+    digest = hashlib.sha256(named.encode(errors="surrogateescape")).hexdigest()
+    return f"{partition}{_OF_LANDING}{digest[:8]}"
+
+
+def recorded_names(partition: str, landing: Landing) -> tuple[str, str]:
+    """Return the name of a partition's record, and the one of releases that left out the suffix.
+
+    Records of deliveries are digests, so that of another suffix is another delivery's.
+    """
+    return recorded_name(partition, landing), recorded_name(partition, Landing(landing.directory))
 
 
 def record_of(delivery: str | None, created_ns: int) -> int:

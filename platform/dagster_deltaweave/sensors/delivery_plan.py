@@ -17,7 +17,7 @@ from dagster import (
     RunsFilter,
 )
 
-from dagster_deltaweave.landing import Delivery, LandingCursor, groups, landing_directory
+from dagster_deltaweave.landing import Delivery, Landing, LandingCursor, groups
 from dagster_deltaweave.partitions import (
     ORDER_TAG,
     partition_positions,
@@ -216,8 +216,8 @@ class _Planner:
     ) -> None:
         partition = delivery.partition
         # Runs by hand name no directory.
-        directories = "", self.target.landing
-        own = [run for run in runs if landing_directory(run.dagster_run.tags) in directories]
+        landings = Landing(), self.target.landing
+        own = [run for run in runs if Landing.of_run(run.dagster_run.tags) in landings]
         standing = standing_of(delivery, own, self.policy, missing, self._runs)
         late = {key for key in self._newest if self._is_merged_past(key, partition)}
         if standing.is_done:

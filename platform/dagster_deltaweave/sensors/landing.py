@@ -109,7 +109,7 @@ class _LandingSensor:
             now=now,
         )
         plan = plan_requests(
-            SensorTarget(context, self.target, self.partitions_def, self.directory),
+            SensorTarget(context, self.target, self.partitions_def, self.directory, self.suffix),
             landed.complete,
             cursor,
             self.policy,

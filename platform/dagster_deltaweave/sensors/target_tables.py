@@ -24,7 +24,7 @@ from dagster import (
 )
 
 from dagster_deltaweave.dagster_private import UnresolvedAssetJobDefinition
-from dagster_deltaweave.landing import Delivery, directory_name
+from dagster_deltaweave.landing import Delivery, Landing
 from dagster_deltaweave.logs import HeldPartitions, merged_partitions
 from dagster_deltaweave.partitions import (
     ATTEMPT_TAG,
@@ -36,7 +36,7 @@ from dagster_deltaweave.partitions import (
     written_tag,
     wrote,
 )
-from dagster_deltaweave.storage import file_system, redacted, without_query
+from dagster_deltaweave.storage import file_system, redacted
 from dagster_deltaweave.tables import (
     MergeDeclaration,
     TableDeclaration,
@@ -77,15 +77,15 @@ class TargetAsset:
         """Whether an older partition must be merged before a newer one."""
         return self.declaration is not None and self.declaration.needs_order
 
-    def holds(self, delivery: Delivery, directory: str) -> bool:
+    def holds(self, delivery: Delivery, landing: Landing) -> bool:
         """Return whether the table holds the delivery, or its partition if it counts once."""
         if self.held is None or self.declaration is None:
             return False
         if self.declaration.idempotent_by == "partition":
-            return self.held.holds(delivery.partition, directory)
+            return self.held.holds(delivery.partition, landing)
         changed_at = delivery.changed_at + self.margin
         identity = str(delivery.identity)
-        return self.held.holds_delivery(delivery.partition, directory, identity, changed_at)
+        return self.held.holds_delivery(delivery.partition, landing, identity, changed_at)
 
     def counts(self, run: DagsterRun) -> bool:
         """Return whether a run that succeeded counts as a merge that the table's log does not show.
@@ -120,6 +120,7 @@ class SensorTarget:
     target: Target
     partitions_def: PartitionsDefinition[str]
     directory: str | Path
+    suffix: str = ""
 
     @property
     def job_name(self) -> str | None:
@@ -132,9 +133,9 @@ class SensorTarget:
         return isinstance(self.target, JobDefinition) and not self.keys
 
     @cached_property
-    def landing(self) -> str:
-        """The landing directory as runs name it."""
-        return without_query(directory_name(self.directory))
+    def landing(self) -> Landing:
+        """What lands there, as runs name it."""
+        return Landing.of(self.directory, self.suffix)
 
     @cached_property
     def partitioned(self) -> frozenset[AssetKey]:
@@ -152,7 +153,7 @@ class SensorTarget:
             return frozenset({AssetKey([self.target.name])})
         if not others:
             names = ", ".join(each.to_user_string() for each in self.keys) or self.job_name
-            raise _unpartitioned(f"sensor on {self.landing}", names)
+            raise _unpartitioned(f"sensor on {self.landing.directory}", names)
         return own or others
 
     def without(self, held: Collection[AssetKey]) -> Sequence[AssetKey] | None:

@@ -21,10 +21,13 @@ from dagster import (
     mem_io_manager,
 )
 
+from dagster_deltaweave import Changes
 from dagster_deltaweave.io_manager import transaction_ids
-from dagster_deltaweave.logs import merged_partitions, order_id, records_id
+from dagster_deltaweave.landing import Landing
+from dagster_deltaweave.logs import merged_partitions, order_id, recorded_name, records_id
 from dagster_deltaweave.logs.delta_log import LogAt
 from dagster_deltaweave.partitions import recorded_tag
+from dagster_deltaweave.tables.declaration import MergeDeclaration
 from deltaweave import Lease, Table
 from deltaweave.changes.restores import lineage
 from tests.support.made_logs import CREATED, ID, MadeTable, commit, restore
@@ -80,6 +83,10 @@ class RecordedTable(MadeTable):
 
     def merge_partition(self, partition: str) -> None:
         self.commit(self.records(partition))
+
+    def last_applied(self, name: str) -> int | None:
+        found: int | None = self.snapshot().last_applied(name)
+        return found
 
     @property
     def held(self) -> list[str]:
@@ -164,12 +171,125 @@ def test_a_delivery_is_recorded_by_its_landing_directory(table: RecordedTable) -
     assert table.tags_of_runs == [{recorded_tag(ORDERS): "(run run)"}] * 2
     found = merged_partitions(str(table.path), ORDERS)
     assert found is not None
-    looked = [found.holds_delivery("a", each, "5@7", 9) for each in ("/one", "/other", "/third")]
+    one, other, third = map(Landing, ("/one", "/other", "/third"))
+    looked = [found.holds_delivery("a", each, "5@7", 9) for each in (one, other, third)]
     assert looked == [True, True, False]
     restore(table.path, 3, to=1)
     found = merged_partitions(str(table.path), ORDERS)
     assert found is not None
-    assert [found.holds("a", each) for each in ("/one", "/other")] == [True, False]
+    assert [found.holds("a", each) for each in (one, other)] == [True, False]
+
+
+LANDED = {"directory": "/landing", "marker": "_SUCCESS", "identity": "5@7"}
+
+
+def tags_of(suffix: str, directory: str = "/landing") -> dict[str, str]:
+    """The landing's tag of a run, as the sensor writes it."""
+    landing = {**LANDED, "directory": directory, **({"suffix": suffix} if suffix else {})}
+    return {"deltaweave/landing": json.dumps(landing), "deltaweave/fingerprint": "5@7"}
+
+
+@pytest.mark.usefixtures("without_run")
+@pytest.mark.parametrize(
+    ("recorded", "asked", "is_held"),
+    [
+        ("-eu.csv", "-eu.csv", True),
+        ("-eu.csv", "-us.csv", False),
+        (".csv", "-us.csv", False),  # one is the tail of the other
+        (".csv", ".csv.gz", False),
+        ("-eu.csv", "", False),
+        # Earlier releases recorded all suffixes as none, each delivery by its digest.
+        ("", "-eu.csv", True),
+        ("", "", True),
+    ],
+)
+def test_a_delivery_is_recorded_by_the_suffix_of_its_landing(
+    table: RecordedTable, recorded: str, asked: str, is_held: bool
+) -> None:
+    table.commit(table.records("a", tags_of(recorded)))
+    found = merged_partitions(str(table.path), ORDERS)
+    assert found is not None
+    assert found.holds_delivery("a", Landing("/landing", asked), "5@7", 9) == is_held
+    assert not found.holds_delivery("a", Landing("/landing", asked), "5@8", 9)
+    step = SimpleNamespace(
+        dagster_run=SimpleNamespace(tags=tags_of(asked), parent_run_id=None), instance=None
+    )
+    context: Any = SimpleNamespace(
+        asset_key=ORDERS,
+        step_context=step,
+        has_asset_partitions=True,
+        asset_partition_keys=["a"],
+        asset_spec=SimpleNamespace(partitions_def=None),
+    )
+    assert transaction_ids.records_delivery(context, cast("Table", table)) == is_held
+    restore(table.path, table.snapshot().version + 1, to=0)
+    assert not transaction_ids.records_delivery(context, cast("Table", table))
+
+
+EU, US, ANY = (
+    recorded_name("orders#a", Landing("/landing", s)) for s in ("-eu.csv", "-us.csv", "")
+)
+
+
+@pytest.mark.parametrize(
+    ("applied", "suffix", "time", "has_directory", "is_applied"),
+    [
+        ({}, "-us.csv", 10, False, False),
+        # The older delivery of another suffix comes last.
+        ({EU: 20}, "-us.csv", 10, False, False),
+        ({EU: 20}, ".csv", 10, False, False),  # one is the tail of the other
+        ({EU: 20}, "", 10, False, False),
+        ({EU: 20}, "-eu.csv", 10, False, True),
+        ({EU: 20}, "-eu.csv", 30, False, False),
+        ({EU: 20, US: 10}, "-us.csv", 15, False, False),
+        # An earlier release applied it, by an id without a suffix.
+        ({ANY: 20}, "-eu.csv", 20, False, True),
+        ({ANY: 20}, "-us.csv", 10, False, True),
+        ({ANY: 20}, "-us.csv", 30, False, False),
+        ({ANY: 20, US: 30}, "-us.csv", 40, False, False),
+        ({ANY: 20, US: 10}, "-us.csv", 15, False, False),
+        # The partition lands as a directory, too, whose deliveries have that id.
+        ({ANY: 20}, "-us.csv", 10, True, False),
+        ({ANY: 20}, "-us.csv", 20, True, True),
+        ({ANY: 20}, "", 10, True, True),
+        ({ANY: 20}, "", 30, True, False),
+    ],
+)
+def test_an_older_delivery_counts_as_applied_only_for_its_own_suffix(
+    table: RecordedTable,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    applied: Mapping[str, int],
+    suffix: str,
+    time: int,
+    has_directory: bool,
+    is_applied: bool,
+) -> None:
+    monkeypatch.setattr(lineage, "LogOf", lambda snapshot: LogAt(snapshot.data_path))
+    landing = tmp_path / "landing"
+    landing.mkdir()
+    if has_directory:
+        (landing / "a").mkdir()
+    names = {
+        recorded_name("orders#a", Landing("/landing", each)): recorded_name(
+            "orders#a", Landing(str(landing), each)
+        )
+        for each in ("-eu.csv", "-us.csv", "")
+    }
+    table.commit({names[name]: version for name, version in applied.items()})
+    output: Any = SimpleNamespace(
+        context=SimpleNamespace(asset_key=ORDERS),
+        table=table,
+        declaration=MergeDeclaration(idempotent_by="delivery"),
+        changes=Changes(None),
+        upstreams=[],
+        partitions=["a"],
+        tags={**tags_of(suffix, str(landing)), "deltaweave/delivery": str(time)},
+    )
+    ids = transaction_ids.ids_of_run(output)
+    assert ids.are_in_table() == is_applied
+    table.commit(ids.applied)
+    assert transaction_ids.ids_of_run(output).are_in_table()
 
 
 @pytest.mark.usefixtures("without_run")

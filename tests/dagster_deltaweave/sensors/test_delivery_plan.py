@@ -57,7 +57,8 @@ from dagster_deltaweave import (
     merge_asset,
 )
 from dagster_deltaweave.io_manager.transaction_ids import first_attempt
-from dagster_deltaweave.landing import Delivery, landing_directory
+from dagster_deltaweave.landing import Delivery, Landing
+from dagster_deltaweave.landing.source_partition import LANDING
 from dagster_deltaweave.logs import (
     merged_partitions,
     record_of,
@@ -101,7 +102,8 @@ class Shop:
         self, instance: DagsterInstance, place: Path, landing: str = "landing", **declared: Any
     ) -> None:
         self.instance, self.landing, self.declared = instance, place / landing, declared
-        self.landing.mkdir(parents=True)
+        self.landing.mkdir(parents=True, exist_ok=True)
+        self.suffix = ""  # of the files that are days
         self.root = place / "tables"
         self.delivered: dict[str, int] = {}
         self.bad: set[str] = set()
@@ -132,8 +134,11 @@ class Shop:
             self.number += 1
             self.delivered[day] = self.number
             (self.bad.add if bad else self.bad.discard)(day)
-            (self.landing / day).mkdir(exist_ok=True)
             marker = self.landing / day / "_SUCCESS"
+            if self.suffix:
+                (self.landing / f"{day}{self.suffix}").touch()
+                marker = self.landing / f"{day}{self.suffix}_SUCCESS"
+            marker.parent.mkdir(exist_ok=True)
             marker.touch()
             os.utime(marker, ns=(0, self.number * 10**9))
         time.sleep(0.06)  # a run that begins now has read them
@@ -169,6 +174,7 @@ class Shop:
             target=self.target_of(orders) if self.target_of else target,
             directory=self.landing,
             partitions_def=self.landed or days,
+            suffix=self.suffix,
             **self.arguments,
         )
         spark = SparkResource()
@@ -266,7 +272,7 @@ class Shop:
             self.commit(0, {"metaData": {"id": "11111111"}}, name=name)
             version = 1
         identity = written_tag(tags, IDENTITY_TAG)
-        record = {recorded_name(day, landing_directory(tags)): record_of(identity, time.time_ns())}
+        record = {recorded_name(day, Landing.of_run(tags)): record_of(identity, time.time_ns())}
         records = records_id("11111111", AssetKey(name))
         order_of = f"deltaweave/order/{name}"
         before = LogAt(str(log.parent))
@@ -454,7 +460,9 @@ def test_a_tick_reads_no_more_of_100_000_partitions_than_of_three(
         shop.days, read[:] = days, []
         found = [Delivery(day, str(at), at, at) for at, day in enumerate(days, 1)]
         held = {
-            f"{records}#{recorded_name(each.partition, '')}": record_of(str(each.identity), 1)
+            f"{records}#{recorded_name(each.partition, Landing())}": record_of(
+                str(each.identity), 1
+            )
             for each in found[:-1]
         }
         ids = {**held, records: 1, f"{ORDER}#{days[-2]}": 1, ORDER: 1}
@@ -679,6 +687,45 @@ def test_two_landing_directories_of_one_table_are_both_merged_once(
     other.land("day-1")
     assert requested(other.tick()) == ["day-1"]
     assert "1 merged" in one.said()
+
+
+SUFFIXES = [("-eu.csv", "-us.csv"), (".csv", "-us.csv"), (".csv", ".csv.gz"), ("", ".csv")]
+
+
+@pytest.mark.parametrize("suffixes", SUFFIXES + [(b, a) for a, b in SUFFIXES])
+def test_two_suffixes_in_one_landing_directory_are_both_merged_once(
+    instance: DagsterInstance, tmp_path: Path, suffixes: tuple[str, str]
+) -> None:
+    """Also where one is the tail of the other, and beside directories."""
+    one, other = (Shop(instance, tmp_path, order="any") for _ in suffixes)
+    one.suffix, other.suffix = suffixes
+    other.name = "others_landed"
+    for shop in (one, other):
+        shop.land("day-1")
+    for shop in (one, other):
+        assert shop.run_all(shop.tick()) == ["day-1"]
+    for shop in 2 * (one, other):
+        assert ": 1 merged" in shop.said()
+    other.land("day-1")
+    assert shop.run_all(other.tick()) == ["day-1"]
+    for shop in (one, other):
+        assert ": 1 merged" in shop.said()
+
+
+def test_what_earlier_releases_recorded_without_a_suffix_is_held(
+    instance: DagsterInstance, tmp_path: Path
+) -> None:
+    shop = Shop(instance, tmp_path)
+    shop.suffix = "-eu.csv"
+    shop.land("day-1", "day-2")
+    [request, _] = shop.tick().run_requests or []
+    landing = json.loads(request.tags[LANDING])
+    assert landing.pop("suffix") == "-eu.csv"
+    shop.merge("day-1", {**request.tags, LANDING: json.dumps(landing)})
+    assert shop.run_all(shop.tick()) == ["day-2"]
+    shop.land("day-2")
+    assert shop.run_all(shop.tick()) == ["day-2"]
+    assert ": 2 merged" in shop.said()
 
 
 def test_steps_that_are_executed_again_are_of_the_same_landing_directory(

@@ -24,6 +24,7 @@ from dagster_deltaweave.landing import Landing, has_landed_as_directory
 from dagster_deltaweave.logs import (
     NOTHING,
     order_id,
+    partition_id,
     record_of,
     recorded_name,
     recorded_names,
@@ -237,7 +238,7 @@ def ids_of_refresh(output: Output, *, is_of_all: bool) -> RunIds:
         return _ids_of_upstream(output)
     if not partitions:
         raise _not_idempotent(key, "the full refresh names no partition.")
-    applied = {_partition_id(key, partition): 0 for partition in partitions}
+    applied = {partition_id(key, partition): 0 for partition in partitions}
     return RunIds(output.context, output.table, partitions, applied)
 
 
@@ -328,7 +329,7 @@ def _id_of_partition_or_delivery(output: Output) -> TransactionId:
     if output.declaration.idempotent_by == "partition":
         if not partitions:
             raise _not_idempotent(asset, "the run has no partition.")
-        return TransactionId(_partition_id(asset, partitions[0]), 0)
+        return TransactionId(partition_id(asset, partitions[0]), 0)
     delivery = written_tag(tags, DELIVERY_TAG)
     if not delivery:
         raise _not_idempotent(
@@ -336,7 +337,7 @@ def _id_of_partition_or_delivery(output: Output) -> TransactionId:
             f"the run has no tag {shown_name(DELIVERY_TAG)}.",
             "Let the sensor request it, or give the run the tag of the delivery it applies.",
         )
-    name = _partition_id(asset, partitions[0]) if partitions else asset.to_user_string()
+    name = partition_id(asset, partitions[0]) if partitions else asset.to_user_string()
     if not _is_time(delivery):
         return TransactionId(f"{name}@{delivery}", 0)
     landing, time = Landing.of_run(tags), int(delivery)
@@ -386,10 +387,6 @@ def _is_time(delivery: str) -> bool:
     """
     is_number = delivery.isascii() and delivery.isdecimal() and len(delivery) < 20
     return is_number and str(int(delivery)) == delivery and int(delivery) <= _GREATEST_LONG
-
-
-def _partition_id(asset: AssetKey, partition: str) -> str:
-    return f"{asset.to_user_string()}#{partition}"
 
 
 def _not_idempotent(asset: AssetKey, problem: str, hint: str | None = None) -> StatementError:

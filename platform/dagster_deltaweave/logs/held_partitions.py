@@ -42,10 +42,12 @@ class HeldPartitions:
     Attributes:
         records: The records of the partitions in the table, by `recorded_name`.
         order: Partition in the table to the version of its order's application id.
+        counted: Partitions whose rows were applied under their own ids, by `idempotent_by`.
     """
 
     records: Mapping[str, int]
     order: Mapping[str, int]
+    counted: Collection[str] = ()
 
     @classmethod
     def of(
@@ -64,11 +66,16 @@ class HeldPartitions:
             }
             for prefix, least in ((f"{records}#", 1), (f"{order_id(asset)}#", 0))
         )
-        return cls(held, order)
+        own = partition_id(asset, "")
+        counted = {name.removeprefix(own) for name in applied if name.startswith(own)}
+        return cls(held, order, counted)
 
-    def holds(self, partition: str, landing: Landing) -> bool:
-        """Return whether the partition was merged, from this landing or by hand."""
-        return bool(self._records(partition, landing))
+    def counts(self, partition: str, landing: Landing) -> bool:
+        """Return whether rows of a partition that counts once were merged, from there or by hand.
+
+        A function that returned None leaves a record of the partition alone.
+        """
+        return partition in self.counted and bool(self._records(partition, landing))
 
     def holds_delivery(
         self, partition: str, landing: Landing, delivery: str, changed_at: int
@@ -143,6 +150,11 @@ def order_id(asset: AssetKey) -> str:
     it of the order, too.
     """
     return f"deltaweave/order/{asset.to_user_string()}"
+
+
+def partition_id(asset: AssetKey, partition: str) -> str:
+    """Return the application id of a partition that counts once; see `idempotent_by`."""
+    return f"{asset.to_user_string()}#{partition}"
 
 
 def records_of_merge(

@@ -78,11 +78,12 @@ class TargetAsset:
         return self.declaration is not None and self.declaration.needs_order
 
     def holds(self, delivery: Delivery, landing: Landing) -> bool:
-        """Return whether the table holds the delivery, or its partition if it counts once."""
+        """Return whether the table holds the delivery, or rows of a partition that counts once."""
         if self.held is None or self.declaration is None:
             return False
-        if self.declaration.idempotent_by == "partition":
-            return self.held.holds(delivery.partition, landing)
+        is_once = self.declaration.idempotent_by == "partition"
+        if is_once and self.held.counts(delivery.partition, landing):
+            return True
         changed_at = delivery.changed_at + self.margin
         identity = str(delivery.identity)
         return self.held.holds_delivery(delivery.partition, landing, identity, changed_at)

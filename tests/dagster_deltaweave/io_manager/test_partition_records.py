@@ -177,7 +177,7 @@ def test_a_delivery_is_recorded_by_its_landing_directory(table: RecordedTable) -
     restore(table.path, 3, to=1)
     found = merged_partitions(str(table.path), ORDERS)
     assert found is not None
-    assert [found.holds("a", each) for each in (one, other)] == [True, False]
+    assert [found.holds_delivery("a", each, "5@7", 9) for each in (one, other)] == [True, False]
 
 
 LANDED = {"directory": "/landing", "marker": "_SUCCESS", "identity": "5@7"}

@@ -284,6 +284,8 @@ class Shop:
             if day.split("|")[0] > newest or "deltaweave/order" in tags:
                 ids |= {"deltaweave/order/orders": version}
                 ids |= {f"deltaweave/order/orders#{day}": version}
+        if self.declared.get("idempotent_by") == "partition" and not self.is_empty:
+            ids |= {f"{name}#{day}": 0}
         actions = ({"txn": {"appId": n, "version": v}} for n, v in ids.items())
         self.commit(version, *actions, name=name)
         if name == "orders":
@@ -795,6 +797,30 @@ def test_a_run_that_had_nothing_to_record_is_not_asked_for_again(shop: Shop) -> 
     shop.land("day-2")
     assert shop.run_all(shop.tick()) == ["day-2"]
     assert "2 merged" in shop.said()
+
+
+@pytest.mark.parametrize("is_by_hand", [True, False])
+@pytest.mark.parametrize(
+    ("are_empty", "again"),
+    [([True], ["day-2"]), ([True, True], ["day-2"]), ([True, False], []), ([False], [])],
+)
+def test_a_partition_that_counts_once_is_requested_until_it_has_rows(
+    shop: Shop, are_empty: list[bool], again: list[str], is_by_hand: bool
+) -> None:
+    shop.declared = {"idempotent_by": "partition", "order": "any"}
+    shop.land("day-1")
+    shop.run_all(shop.tick())
+    for shop.is_empty in are_empty:
+        shop.land("day-2")
+        if is_by_hand:
+            assert shop.run("day-2")
+        else:
+            assert shop.run_all(shop.tick()) == ["day-2"]
+        assert ": 2 merged" in shop.said()
+    shop.land("day-1", "day-2")
+    assert requested(shop.tick()) == again
+    shop.restore(to=0)
+    assert requested(shop.tick()) == ["day-1", "day-2"]
 
 
 @pytest.mark.parametrize("is_one_step", [True, False])

@@ -69,6 +69,7 @@ class LoggedCommit:
         partitions: Partition values, by column, of the files that added or removed rows. For a
             table with column mapping, columns have their physical names; see
             `LogReader.with_column_names`.
+        table_id: Delta's id of the table, if the commit has the table's metadata; otherwise empty.
     """
 
     position: Position
@@ -78,6 +79,7 @@ class LoggedCommit:
     user_metadata: str | None
     changes_data: bool
     partitions: frozenset[tuple[tuple[str, str | None], ...]]
+    table_id: str = ""
 
     @property
     def version(self) -> int:
@@ -176,7 +178,7 @@ class LogReader:
     def metadata(self) -> Mapping[str, Any] | None:
         """Return the newest `metaData` action: in the commits since the checkpoint, else in it.
 
-        From a checkpoint, these are its schema and description. None if there is no table.
+        From a checkpoint, these are its id, schema and description. None if there is no table.
         """
         checkpoint, names = newest_checkpoint(self._file_names())
         since = [each for each in self._versions() if each > checkpoint]
@@ -268,7 +270,8 @@ def _metadata_of_checkpoint(file: Any) -> Mapping[str, Any] | None:
     actions = parquet.ParquetFile(file)
     if "metaData" not in actions.schema_arrow.names:
         return None
-    column = actions.read(columns=["metaData.schemaString", "metaData.description"])["metaData"]
+    names = [f"metaData.{each}" for each in ("id", "schemaString", "description")]
+    column = actions.read(columns=names)["metaData"]
     return next((each for each in column.drop_null().to_pylist()), None)
 
 
@@ -285,6 +288,7 @@ def _metadata_in_commit(text: bytes) -> Mapping[str, Any] | None:
 
 def _commit(version: int, text: bytes) -> LoggedCommit:
     info: dict[str, Any] = {}
+    table_id = ""
     partitions = set()
     changes_data = False
     # Split only at this byte: other characters that Python treats as line ends are data.
@@ -293,6 +297,7 @@ def _commit(version: int, text: bytes) -> LoggedCommit:
             continue
         action = json.loads(line)
         info = action.get("commitInfo") or info
+        table_id = (action.get("metaData") or {}).get("id") or table_id
         file = action.get("add") or action.get("remove")
         if file and file["dataChange"]:
             changes_data = True
@@ -307,6 +312,7 @@ def _commit(version: int, text: bytes) -> LoggedCommit:
         user_metadata=info.get("userMetadata"),
         changes_data=changes_data,
         partitions=frozenset(partitions - {()}),
+        table_id=table_id,
     )
 
 

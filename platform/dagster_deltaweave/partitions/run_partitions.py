@@ -89,6 +89,12 @@ DELIVERY_TAG = hidden_tag("deltaweave/delivery")
 IDENTITY_TAG = hidden_tag("deltaweave/fingerprint")
 """Run tag that identifies the delivery among those of its partition."""
 
+SOURCE_TABLE_TAG = hidden_tag("deltaweave/source_table")
+"""Run tag: the digest of the id of the source table for whose change the run was requested."""
+
+SOURCE_VERSION_TAG = "deltaweave/source_version"
+"""Run tag: the version of the source table for which the run was requested."""
+
 ORDER_TAG = "deltaweave/order"
 """Run tag: `any` lets the run merge its partition even if newer ones were merged."""
 

@@ -44,6 +44,7 @@ from dagster_deltaweave.sensors.run_requests import (
     SensorArguments,
     check_least,
     first_without_a_run,
+    has_run,
 )
 from dagster_deltaweave.tables import (
     MergeOnReadAssets,
@@ -157,7 +158,9 @@ def build_rematerialization_sensor(  # noqa: PLR0913 - the public options
         due, waiting = _with_retries(context.instance, due, retry_after_seconds)
         notes += waiting
         now, before = first_without_a_run(
-            context, name, due, run_key=lambda each: each.run_key, limit=len(due)
+            due,
+            request=lambda each: None if has_run(context, name, each.run_key) else each,
+            limit=len(due),
         )
         notes += [
             f"{_base_name(each.assets)} was requested before: {each.reason}" for each in before

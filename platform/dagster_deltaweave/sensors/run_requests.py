@@ -9,6 +9,7 @@ from typing import Any, TypedDict, TypeVar
 from dagster import (
     AddDynamicPartitionsRequest,
     DagsterInvalidDefinitionError,
+    DagsterRun,
     DagsterRunStatus,
     DynamicPartitionsDefinition,
     PartitionsDefinition,
@@ -53,6 +54,7 @@ def check_marker(sensor: str, marker: str | None) -> None:
 
 
 Candidate = TypeVar("Candidate")
+Request = TypeVar("Request")
 
 _LOOK_UPS_PER_TICK = 1_000
 
@@ -68,12 +70,21 @@ def has_run(context: SensorEvaluationContext, sensor_name: str, run_key: str) ->
 
     If a run was created but never launched, the daemon launches it when it is requested again.
     """
-    for record in context.instance.get_run_records(RunsFilter(tags={RUN_KEY_TAG: run_key})):
-        run = record.dagster_run
-        is_of_sensor = run.tags.get(SENSOR_NAME_TAG) == sensor_name
-        if is_of_sensor and is_here(context, run.remote_job_origin):
-            return run.status != DagsterRunStatus.NOT_STARTED
-    return False
+    runs = runs_with_key(context, run_key)
+    own = [each for each in runs if is_of_sensor(context, sensor_name, each)]
+    return bool(own) and own[0].status != DagsterRunStatus.NOT_STARTED
+
+
+def runs_with_key(context: SensorEvaluationContext, run_key: str) -> list[DagsterRun]:
+    """Return the runs that were requested with a run key, by any sensor, the newest first."""
+    wanted = RunsFilter(tags={RUN_KEY_TAG: run_key})
+    return [each.dagster_run for each in context.instance.get_run_records(wanted)]
+
+
+def is_of_sensor(context: SensorEvaluationContext, sensor_name: str, run: DagsterRun) -> bool:
+    """Return whether Dagster counts a run as one of this sensor, and drops its run key."""
+    has_name = run.tags.get(SENSOR_NAME_TAG) == sensor_name
+    return has_name and is_here(context, run.remote_job_origin)
 
 
 def is_here(
@@ -94,27 +105,33 @@ def is_here(
 
 
 def first_without_a_run(
-    context: SensorEvaluationContext,
-    sensor_name: str,
     candidates: Sequence[Candidate],
     *,
-    run_key: Callable[[Candidate], str],
+    request: Callable[[Candidate], Request | None],
     limit: int,
-) -> tuple[list[Candidate], list[Candidate]]:
+) -> tuple[list[Request], list[Candidate]]:
     """Choose the first candidates without a run.
 
     After `limit` requests, or a thousand look-ups, the rest is left for the next tick.
 
+    Args:
+        candidates: What is to have a run, in order.
+        request: Returns the request for a candidate; None if it has a run.
+        limit: The most requests.
+
     Returns:
-        Those that are requested, and those that have a run already.
+        The requests, and the candidates that have a run already.
     """
-    chosen: list[Candidate] = []
+    chosen: list[Request] = []
     passed: list[Candidate] = []
     for candidate in candidates[:_LOOK_UPS_PER_TICK]:
         if len(chosen) == limit:
             break
-        is_known = has_run(context, sensor_name, run_key(candidate))
-        (passed if is_known else chosen).append(candidate)
+        requested = request(candidate)
+        if requested is None:
+            passed.append(candidate)
+        else:
+            chosen.append(requested)
     return chosen, passed
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,7 +22,7 @@ from dagster import (
 
 from dagster_deltaweave.dagster_private import DATA_VERSION_TAG
 from dagster_deltaweave.logs import LoggedCommit, LogReader, Position
-from dagster_deltaweave.partitions import NULL_PARTITION
+from dagster_deltaweave.partitions import NULL_PARTITION, SOURCE_TABLE_TAG, SOURCE_VERSION_TAG
 from dagster_deltaweave.sensors.run_requests import (
     SensorArguments,
     added_partitions,
@@ -31,7 +31,13 @@ from dagster_deltaweave.sensors.run_requests import (
     is_key,
     known_partitions,
 )
-from dagster_deltaweave.sensors.target_tables import SensorTarget, Target, check_target_partitions
+from dagster_deltaweave.sensors.source_runs import SourceRuns, source_digest
+from dagster_deltaweave.sensors.target_tables import (
+    SensorTarget,
+    StartedTarget,
+    Target,
+    check_target_partitions,
+)
 from dagster_deltaweave.storage import redacted, without_query
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset
 from deltaweave._validation import check_given_location, options_of
@@ -57,6 +63,7 @@ class Progress:
         unknown: Partition to version for partitions that the definition did not know.
         until_timestamp: When the version `until` was committed, in ms since 1970; None or 0 if an
             older release did not keep it.
+        table_id: Delta's id of the table; empty if an older release did not keep it.
     """
 
     seen: Position
@@ -64,6 +71,7 @@ class Progress:
     after: str = ""
     unknown: Mapping[str, str] = field(default_factory=dict)
     until_timestamp: int | None = None
+    table_id: str = ""
 
     @classmethod
     def of(cls, cursor: str | None) -> Progress | None:
@@ -83,7 +91,9 @@ class Progress:
         return (
             all(isinstance(each, int) for each in numbers)
             and isinstance(unknown, dict)
-            and all(isinstance(each, str) for each in [self.after, *unknown.values()])
+            and all(
+                isinstance(each, str) for each in [self.after, self.table_id, *unknown.values()]
+            )
         )
 
     def leads_to(self, commits: Sequence[LoggedCommit]) -> bool:
@@ -140,6 +150,13 @@ def look_at_table(
     is_cleaned_up = progress is not None and begin.version >= progress.seen.version
     unknown = progress.unknown if progress and is_cleaned_up else {}
     return CommitsSince(Progress(begin, unknown=unknown), commits)
+
+
+def _table_id(log: LogReader, looked: CommitsSince) -> str:
+    """Return the table's id; the log is asked for it only if no commit or cursor names it."""
+    ids = [looked.progress.table_id, *(each.table_id for each in looked.commits)]
+    known = [each for each in ids if each]
+    return known[-1] if known else str((log.metadata() or {}).get("id") or "")
 
 
 def _newest_change(log: LogReader) -> list[LoggedCommit]:
@@ -207,9 +224,9 @@ def progress_after(
 ) -> Progress:
     """Return the progress after this many changes were requested or skipped."""
     newest = commits[-1].position if commits else progress.seen
-    waiting = changes[dealt_with:]
+    waiting, table_id = changes[dealt_with:], progress.table_id
     if not waiting:
-        return Progress(newest, unknown=unknown)
+        return Progress(newest, unknown=unknown, table_id=table_id)
     # Partitions that were unknown and still wait are remembered with their versions.
     remembered = {each.partition: each.version for each in waiting}
     still = {each: remembered[each] for each in progress.unknown if each in remembered}
@@ -222,7 +239,7 @@ def progress_after(
         ]
     )
     return Progress(
-        progress.seen, newest.version, after, {**unknown, **still}, until_timestamp=newest.timestamp
+        progress.seen, newest.version, after, {**unknown, **still}, newest.timestamp, table_id
     )
 
 
@@ -271,13 +288,7 @@ class _TableSensor:
             commits, progress, known, self.partitions_def, self.partition_key
         )
         changes = self._with_valid_keys(context, changes)
-        requested, passed = first_without_a_run(
-            context,
-            self.name,
-            changes,
-            run_key=lambda change: change.run_key,
-            limit=self.max_requests_per_tick,
-        )
+        requested, passed = self._requests(context, looked, changes)
         dealt_with = len(requested) + len(passed)
         cursor = progress_after(progress, commits, changes, dealt_with, unknown).to_cursor()
         if not requested:
@@ -287,9 +298,11 @@ class _TableSensor:
             f"Requesting {len(requested)} of {len(changes) - len(passed)} runs for {self.shown}."
         )
         return SensorResult(
-            run_requests=[_run_request(each, self.run_tags) for each in requested],
+            run_requests=requested,
             dynamic_partitions_requests=added_partitions(
-                context, self.partitions_def, [each.partition for each in requested]
+                context,
+                self.partitions_def,
+                [each.partition_key for each in requested if each.partition_key],
             ),
             # What a tick leaves for the next ones is of the same commits.
             asset_events=[_arrival(self.source_asset, self.shown, each) for each in commits[-1:]]
@@ -306,6 +319,9 @@ class _TableSensor:
             if looked is not None and self.partitions_def is not None:
                 named = log.with_column_names(looked.commits)
                 looked = looked._replace(commits=named)
+            if looked is not None:
+                table_id = _table_id(log, looked)
+                looked = looked._replace(progress=replace(looked.progress, table_id=table_id))
         except (OSError, ValueError) as error:
             raise SourceError(
                 f"its log cannot be read: {redacted(error)}",
@@ -314,6 +330,28 @@ class _TableSensor:
                 state=NOTHING_REQUESTED,
             ) from None
         return looked
+
+    def _requests(
+        self, context: SensorEvaluationContext, looked: CommitsSince, changes: Sequence[Change]
+    ) -> tuple[list[RunRequest], list[Change]]:
+        """Return the requests of this tick, and the changes that have a run already."""
+        table_id = looked.progress.table_id
+        table_ids = {table_id, *(each.table_id for each in looked.commits)} - {""}
+        runs = SourceRuns(StartedTarget(context, self.target), self.name, table_ids)
+
+        def request(change: Change) -> RunRequest | None:
+            left = runs.left(change.run_key)
+            own = {SOURCE_VERSION_TAG: change.version.split("@")[0]}
+            if table_id:
+                own[SOURCE_TABLE_TAG] = source_digest(table_id)
+            return left and RunRequest(
+                run_key=left.run_key,
+                partition_key=change.partition or None,
+                asset_selection=left.selected,
+                tags={**self.run_tags, **own},
+            )
+
+        return first_without_a_run(changes, request=request, limit=self.max_requests_per_tick)
 
     def _with_valid_keys(
         self, context: SensorEvaluationContext, changes: list[Change]
@@ -350,8 +388,10 @@ def build_table_sensor(  # noqa: PLR0913 - the public options
     Without `partitions_def`, it requests one run for the newest of the versions since the last
     tick. With it, the sensor requests one run for each partition in which rows were added or
     removed. Commits that change no rows, such as OPTIMIZE, give no run. The run key holds the
-    partition, the version and its time, so after a lost cursor no run is requested twice, and a
-    recreated table is read from its first commit.
+    partition, the version and its time, and a tag holds the table. So after a lost cursor no run is
+    requested twice, also if the sensor or the code location got a new name: runs that materialize
+    the target count, and only assets without one are requested. A recreated table is read from its
+    first commit.
 
     If something changed only in versions that the log no longer holds when the sensor first looks
     (30 days by default), it is not requested: backfill it.
@@ -424,14 +464,6 @@ def _skip_reason(
     if unknown:
         reason += f", {len(unknown)} unknown ({', '.join(sorted(unknown)[:5])})"
     return reason + "."
-
-
-def _run_request(change: Change, run_tags: Mapping[str, str]) -> RunRequest:
-    return RunRequest(
-        run_key=change.run_key,
-        partition_key=change.partition or None,
-        tags={**run_tags, "deltaweave/source_version": change.version.split("@")[0]},
-    )
 
 
 def _arrival(source_asset: AssetKey, table: str, commit: LoggedCommit) -> AssetMaterialization:

@@ -114,14 +114,11 @@ class TargetAsset:
 
 
 @dataclass(frozen=True)
-class SensorTarget:
-    """The job or the assets that a sensor starts, for partitions that land in a directory."""
+class StartedTarget:
+    """The job or the assets that a sensor starts."""
 
     context: SensorEvaluationContext
     target: Target
-    partitions_def: PartitionsDefinition[str]
-    directory: str | Path
-    suffix: str = ""
 
     @property
     def job_name(self) -> str | None:
@@ -132,6 +129,49 @@ class SensorTarget:
     def is_of_ops(self) -> bool:
         """Whether it is a job of ops, which materializes no asset."""
         return isinstance(self.target, JobDefinition) and not self.keys
+
+    def without(self, held: Collection[AssetKey]) -> Sequence[AssetKey] | None:
+        """Return a run's assets without some, if those can be left out; None for all assets."""
+        graph = self.repository.asset_graph
+        wanted = [graph.get(key) for key in self.executed if key not in held]
+        together = {key for each in wanted for key in each.execution_set_asset_keys}
+        return None if together >= self.executed else sorted(together)
+
+    @cached_property
+    def executed(self) -> frozenset[AssetKey]:
+        """The assets of the target that runs make."""
+        graph = self.repository.asset_graph
+        return frozenset(key for key in self.keys if graph.get(key).is_executable)
+
+    @cached_property
+    def repository(self) -> RepositoryDefinition:
+        """The definitions of the code location."""
+        repository = self.context.repository_def
+        if repository is None:
+            raise ValueError("a landing sensor needs build_sensor_context(definitions=…).")
+        return repository
+
+    @cached_property
+    def keys(self) -> Sequence[AssetKey]:
+        """All assets of the target."""
+        if isinstance(self.target, JobDefinition):
+            return sorted(self.target.asset_layer.executable_asset_keys)
+        given = self.target
+        if isinstance(given, UnresolvedAssetJobDefinition):
+            given = given.selection
+        if isinstance(given, AssetsDefinition):
+            given = [given]
+        selection = AssetSelection.from_coercible(given)
+        return sorted(selection.resolve(self.repository.asset_graph))
+
+
+@dataclass(frozen=True)
+class SensorTarget(StartedTarget):
+    """The job or the assets that a sensor starts, for partitions that land in a directory."""
+
+    partitions_def: PartitionsDefinition[str]
+    directory: str | Path
+    suffix: str = ""
 
     @cached_property
     def landing(self) -> Landing:
@@ -156,35 +196,6 @@ class SensorTarget:
             names = ", ".join(each.to_user_string() for each in self.keys) or self.job_name
             raise _unpartitioned(f"sensor on {self.landing.directory}", names)
         return own or others
-
-    def without(self, held: Collection[AssetKey]) -> Sequence[AssetKey] | None:
-        """Return a run's assets without some, if those can be left out; None for all assets."""
-        nodes = [self.repository.asset_graph.get(key) for key in self.keys]
-        executed = [each for each in nodes if each.is_executable]
-        wanted = [each for each in executed if each.key not in held]
-        together = {key for each in wanted for key in each.execution_set_asset_keys}
-        return None if together >= {each.key for each in executed} else sorted(together)
-
-    @cached_property
-    def repository(self) -> RepositoryDefinition:
-        """The definitions of the code location."""
-        repository = self.context.repository_def
-        if repository is None:
-            raise ValueError("a landing sensor needs build_sensor_context(definitions=…).")
-        return repository
-
-    @cached_property
-    def keys(self) -> Sequence[AssetKey]:
-        """All assets of the target."""
-        if isinstance(self.target, JobDefinition):
-            return sorted(self.target.asset_layer.executable_asset_keys)
-        given = self.target
-        if isinstance(given, UnresolvedAssetJobDefinition):
-            given = given.selection
-        if isinstance(given, AssetsDefinition):
-            given = [given]
-        selection = AssetSelection.from_coercible(given)
-        return sorted(selection.resolve(self.repository.asset_graph))
 
     def assets(self, margin: int) -> list[TargetAsset]:
         """Return the assets that have the partitions that land, and what their tables hold."""

@@ -17,19 +17,28 @@ from dagster import (
     DynamicPartitionsDefinition,
     PartitionsDefinition,
     SensorDefinition,
+    SensorEvaluationContext,
     StaticPartitionsDefinition,
     TextMetadataValue,
     asset,
 )
 from dagster._core.definitions.sensor_definition import SensorExecutionData
+from dagster._core.remote_origin import (
+    ManagedGrpcPythonEnvCodeLocationOrigin,
+    RemoteJobOrigin,
+    RemoteRepositoryOrigin,
+)
 from dagster._core.storage.dagster_run import DagsterRunStatus
 from dagster._core.storage.tags import RUN_KEY_TAG, SENSOR_NAME_TAG
 from dagster._core.test_utils import create_run_for_test
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from deltalake import DeltaTable, write_deltalake
 
 from dagster_deltaweave import build_table_sensor
 from tests.support.sensor_ticks import requested, run_keys, tick
 
+SOURCE_VERSION = "deltaweave/source_version"
+SOURCE_TABLE = ".dagster/deltaweave.source_table"
 DAYS = DynamicPartitionsDefinition(name="days")
 
 
@@ -50,20 +59,18 @@ def sensor_on(
     @asset(partitions_def=partitions_def)
     def merged() -> None: ...
 
-    sensor = build_table_sensor(
-        name="events_changed",
-        target=AssetSelection.assets(merged),
-        table=events,
-        partitions_def=partitions_def,
-        **arguments,
-    )
-    return Definitions(assets=[merged], sensors=[sensor])
+    @asset(partitions_def=partitions_def)
+    def counted() -> None: ...
+
+    chosen = {"name": "events_changed", "target": AssetSelection.assets(merged), **arguments}
+    sensor = build_table_sensor(table=events, partitions_def=partitions_def, **chosen)
+    return Definitions(assets=[merged, counted], sensors=[sensor])
 
 
-def run(instance: DagsterInstance, data: SensorExecutionData) -> None:
+def run(instance: DagsterInstance, data: SensorExecutionData, **more: str) -> None:
     """Let the requested runs be in the instance, as after the daemon launched them."""
     for run_key in run_keys(data):
-        tags = {RUN_KEY_TAG: str(run_key), SENSOR_NAME_TAG: "events_changed"}
+        tags = {RUN_KEY_TAG: str(run_key), SENSOR_NAME_TAG: "events_changed", **more}
         create_run_for_test(instance, tags=tags, status=DagsterRunStatus.SUCCESS)
 
 
@@ -128,6 +135,120 @@ def test_a_lost_cursor_doubles_no_run_and_a_recreated_table_loses_none(
     )
     assert versions(anew) == versions(first) == ["0"]
     assert run_keys(anew) != run_keys(first)
+
+
+BOTH = frozenset({AssetKey("merged"), AssetKey("counted")})
+FORMER = {SENSOR_NAME_TAG: "former_name"}
+OTHER_TABLE = {SOURCE_TABLE: "0" * 16}
+NO_SENSOR_HERE = {SOURCE_VERSION: None}
+NEW, SUCCEEDED = DagsterRunStatus.NOT_STARTED, DagsterRunStatus.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("changed", "status", "assets", "wanted"),
+    [
+        ({}, SUCCEEDED, BOTH, None),
+        ({}, NEW, BOTH, ("", None)),  # Dagster launches it
+        (FORMER, SUCCEEDED, BOTH, None),
+        (FORMER, DagsterRunStatus.FAILURE, BOTH, None),
+        (FORMER, NEW, BOTH, ("#2", None)),  # the sensor that launches it no longer exists
+        # Earlier releases did not name the table.
+        ({SOURCE_TABLE: None}, SUCCEEDED, BOTH, None),
+        (FORMER | {SOURCE_TABLE: None}, SUCCEEDED, BOTH, None),
+        (FORMER, SUCCEEDED, frozenset({AssetKey("merged")}), ("#2", [AssetKey("counted")])),
+        (FORMER, SUCCEEDED, frozenset({AssetKey("other")}), ("#2", None)),
+        (FORMER | NO_SENSOR_HERE | {SOURCE_TABLE: None}, SUCCEEDED, BOTH, ("#2", None)),
+        # Dagster drops the run key of a sensor's run, whatever its table was.
+        (OTHER_TABLE, SUCCEEDED, BOTH, ("#2", None)),
+        (OTHER_TABLE | FORMER, SUCCEEDED, BOTH, ("#2", None)),
+    ],
+)
+def test_runs_of_a_table_count_under_whatever_name_of_the_sensor(
+    events: Path,
+    instance: DagsterInstance,
+    changed: Mapping[str, str | None],
+    status: DagsterRunStatus,
+    assets: frozenset[AssetKey],
+    wanted: tuple[str, list[AssetKey] | None] | None,
+) -> None:
+    sensor = sensor_on(events, target=AssetSelection.assets(*sorted(BOTH)))
+    append(events, ("mon", 1))
+    [first] = tick(sensor, instance).run_requests or []
+    own = {RUN_KEY_TAG: first.run_key, SENSOR_NAME_TAG: "events_changed", **first.tags}
+    tags = {name: text for name, text in {**own, **changed}.items() if text is not None}
+    create_run_for_test(instance, tags=tags, status=status, asset_selection=assets)
+    again = tick(sensor, instance).run_requests or []
+
+    expected = [] if wanted is None else [(f"{first.run_key}{wanted[0]}", wanted[1])]
+    assert [(each.run_key, each.asset_selection) for each in again] == expected
+    # What was requested by the other key counts as well.
+    for each in again:
+        create_run_for_test(
+            instance,
+            tags={**own, **each.tags, RUN_KEY_TAG: str(each.run_key), **FORMER},
+            asset_selection=BOTH,
+            status=SUCCEEDED,
+        )
+        assert status == NEW or not tick(sensor, instance).run_requests
+
+
+def test_a_renamed_code_location_requests_no_run_twice(
+    events: Path, instance: DagsterInstance
+) -> None:
+    append(events, ("mon", 1))
+    defs = sensor_on(events, DAYS)
+
+    def tick_in(location: str) -> SensorExecutionData:
+        context = SensorEvaluationContext(
+            instance_ref=instance.get_ref(),
+            last_tick_completion_time=None,
+            last_run_key=None,
+            cursor=None,
+            log_key=None,
+            repository_name="__repository__",
+            repository_def=defs.get_repository_def(),
+            instance=instance,
+            code_location_origin=code_location(location).code_location_origin,
+        )
+        return defs.resolve_sensor_def("events_changed").evaluate_tick(context)
+
+    [first] = tick_in("former").run_requests or []
+    create_run_for_test(
+        instance,
+        tags={RUN_KEY_TAG: str(first.run_key), SENSOR_NAME_TAG: "events_changed", **first.tags},
+        status=SUCCEEDED,
+        asset_selection=frozenset({AssetKey("merged")}),
+        remote_job_origin=RemoteJobOrigin(code_location("former"), "__ASSET_JOB"),
+    )
+    assert [requested(tick_in(each)) for each in ("former", "renamed")] == [[], []]
+
+
+def code_location(name: str) -> RemoteRepositoryOrigin:
+    origin = ManagedGrpcPythonEnvCodeLocationOrigin(LoadableTargetOrigin(module_name="shop"), name)
+    return RemoteRepositoryOrigin(code_location_origin=origin, repository_name="__repository__")
+
+
+def test_a_table_recreated_with_the_same_times_is_requested(
+    events: Path, instance: DagsterInstance
+) -> None:
+    """Only its id differs then. The cursor keeps the id, so that no tick looks for it."""
+    sensor = sensor_on(events, DAYS)
+    append(events, ("mon", 1))
+    first = tick(sensor, instance)
+    run(instance, first, **{SOURCE_TABLE: (first.run_requests or [])[0].tags[SOURCE_TABLE]})
+    append(events, ("tue", 1))
+    second = tick(sensor, instance, first.cursor)
+    log = events / "_delta_log" / f"{0:020}.json"
+    table_id = str(DeltaTable(events).metadata().id)
+    log.write_text(log.read_text().replace(table_id, "another"))
+    lost = tick(sensor, instance)
+
+    assert [requested(each) for each in (second, lost)] == [["tue"], ["mon", "tue"]]
+    assert run_keys(lost) == [f"{run_keys(first)[0]}#2", *run_keys(second)]
+    tables = [
+        [each.tags[SOURCE_TABLE] for each in data.run_requests or []] for data in (first, second)
+    ]
+    assert tables[0] == tables[1] != [(lost.run_requests or [])[0].tags[SOURCE_TABLE]]
 
 
 def test_each_changed_partition_gives_a_run(events: Path, instance: DagsterInstance) -> None:

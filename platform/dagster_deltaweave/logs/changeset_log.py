@@ -91,12 +91,17 @@ def pending_changes(at: MergeOnReadLocations) -> PendingChanges | None:
     """Return the pending changes; None if nothing was ever appended.
 
     Raises:
-        SourceError: A log cannot be read.
+        SourceError: A log cannot be read, or batches were appended and there is no base.
     """
     # The base is read first, because batches in it may be purged before the changes are read.
     base, changes = _open_table(at.base), _open_table(at.changes)
-    if base is None or changes is None:
+    if changes is None:
         return None
+    if base is None:
+        # The first append creates the changeset, then the base, and then appends.
+        if _newest_batch(changes, _file_actions(changes)) == 0:
+            return None
+        raise _missing_base_error(at)
     base_id = str(base.metadata().id)
     watermark = watermark_id(base_id)
     merged = base.transaction_version(watermark)
@@ -108,15 +113,31 @@ def pending_changes(at: MergeOnReadLocations) -> PendingChanges | None:
     else:  # a rematerialization of an earlier release, or none
         merged = base.transaction_version(MERGED) or 0
     files = _file_actions(changes)
-    numbers = [file[_BATCH] for file in files]
     return PendingChanges(
         **asdict(_batches(file for file in files if file[_BATCH] > merged)),
         newest=max(map(_time, files), default=None),
         base_bytes=sum(file["size_bytes"] for file in _file_actions(base)),
         base_id=base_id,
         merged_batch=merged,
-        # A clone has batches, and none of its source's transaction ids.
-        newest_batch=max(changes.transaction_version(NUMBERED) or 0, *numbers, 0),
+        newest_batch=_newest_batch(changes, files),
+    )
+
+
+def _newest_batch(changes: DeltaTable, files: Iterable[dict[str, Any]]) -> int:
+    """Return the newest batch that was appended, also if it was purged; 0 for none."""
+    # A clone has batches, and none of its source's transaction ids.
+    numbers = (file.get(_BATCH) or 0 for file in files)
+    return max(changes.transaction_version(NUMBERED) or 0, *numbers, 0)
+
+
+def _missing_base_error(at: MergeOnReadLocations) -> SourceError:
+    return SourceError(
+        f"it does not exist, but batches of its changes are in {redacted(at.changes)}.",
+        table=at.base,
+        operation="looking for pending changes",
+        state=NOTHING_DONE,
+        hint="Put the base back in this place, or configure the place where it is now. The next "
+        "append would create an empty base, without the rows of batches that were purged.",
     )
 
 

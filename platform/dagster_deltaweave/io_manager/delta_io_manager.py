@@ -2,7 +2,7 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `spark` as a class.
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +25,7 @@ from dagster_deltaweave.io_manager.frames import (
     TypeHandler,
     changes_of_output,
     handler_of_value,
+    kept_for_readers,
     to_spark,
     without_empty_partitions,
 )
@@ -82,7 +83,7 @@ class OpOutputs:
 
     def __init__(self) -> None:
         self._frames: dict[tuple[str, ...], Any] = {}
-        self._of_graphs: dict[tuple[str, str, str], Any] = {}
+        self._of_graphs: dict[tuple[str, str, str], Callable[[], Any]] = {}
 
     def keep(self, context: OutputContext, value: object) -> None:
         """Keep an op's output for the ops that take it."""
@@ -95,10 +96,15 @@ class OpOutputs:
         else:
             self._file_io_manager(context).handle_output(context, value)
 
-    def keep_in_graph(self, context: OutputContext, value: object) -> None:
-        """Keep the stored output of an op of a graph asset, for the other ops of the graph."""
+    def keep_in_graph(self, context: OutputContext, value: object) -> object:
+        """Keep the stored output of an op of a graph asset, for the other ops of the graph.
+
+        Returns:
+            The value to store: what can be read once is another value for each of its readers.
+        """
         if len(context.step_context.node_handle.path) > 1:
-            self._of_graphs[_output_key(context)] = value
+            value, self._of_graphs[_output_key(context)] = kept_for_readers(value)
+        return value
 
     def in_graph(self, context: InputContext) -> tuple[Any, ...]:
         """Return the one output of an op of this graph asset; none for another asset's table."""
@@ -113,7 +119,7 @@ class OpOutputs:
             return ()
         if key not in self._of_graphs:
             raise _not_here(output)
-        return (self._of_graphs[key],)
+        return (self._of_graphs[key](),)
 
     def load(self, context: InputContext) -> Any:
         """Load the output that an op's input takes."""
@@ -300,7 +306,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         if not context.has_asset_key:
             self._of_ops.keep(context, obj)
             return
-        self._of_ops.keep_in_graph(context, obj)
+        obj = self._of_ops.keep_in_graph(context, obj)
         is_rebuilt = output_is_full_refresh(context)
         if not is_rebuilt and store_held(context, self.locator):
             return

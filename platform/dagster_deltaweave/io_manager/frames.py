@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
@@ -84,6 +85,40 @@ def _polars_to_arrow(rows: Any) -> Any:
         rows.to_arrow(compat_level=pl.CompatLevel.oldest())
         if isinstance(rows, pl.DataFrame)
         else None
+    )
+
+
+def kept_for_readers(value: Any) -> tuple[Any, Callable[[], Any]]:
+    """Return a value to read now, and a function that gives the value to each later reader.
+
+    Record batches that can be read once are read into a table, which stays in memory. The function
+    raises for other values that can be read once: they may be endless, or bigger than memory.
+    """
+    if isinstance(value, Mapping) and any(isinstance(each, Iterator) for each in value.values()):
+        parts = {key: kept_for_readers(each) for key, each in value.items()}
+        now = {key: rows for key, (rows, _) in parts.items()}
+        return now, lambda: {key: again() for key, (_, again) in parts.items()}
+    if isinstance(value, Changes):
+        rows, rows_again = kept_for_readers(value.rows)
+        return replace(value, rows=rows), lambda: replace(value, rows=rows_again())
+    if not isinstance(value, Iterator):
+        return value, lambda: value
+    if type(value).__module__.split(".")[0] == "pyarrow":
+        import pyarrow as pa
+
+        if isinstance(value, pa.RecordBatchReader):
+            table = value.read_all()
+            return table.to_reader(), table.to_reader
+    return value, partial(_refuse_read_once, type(value).__name__)
+
+
+def _refuse_read_once(kind: str) -> None:
+    raise SourceError(
+        f"the {kind} that another op of the graph returned can be read once, and it was read when "
+        "that op's table was stored.",
+        operation="READ",
+        state="This step wrote nothing.",
+        hint=f"Return rows that can be read again, such as {KNOWN}.",
     )
 
 

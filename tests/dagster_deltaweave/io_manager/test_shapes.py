@@ -62,6 +62,7 @@ from dagster_deltaweave import (
 from dagster_deltaweave.components.table_component import SqlSource
 from dagster_deltaweave.io_manager import delta_io_manager
 from dagster_deltaweave.io_manager.delta_io_manager import OpOutputs
+from dagster_deltaweave.io_manager.frames import without_empty_partitions
 from deltaweave import Table
 from deltaweave.errors import SourceError, StatementError
 from tests.dagster_deltaweave.conftest import Run, failure_messages, rows
@@ -193,6 +194,78 @@ def test_what_an_op_of_a_graph_gave_is_never_replaced_by_its_table(
     assert taken == ([value] if is_kept else [])
     if not is_kept:
         assert "stays in the process of the step" in failure_messages(result)
+
+
+class Lines(Iterator[str]):
+    """Stands for a type of a user's handler that can be read once."""
+
+    def __next__(self) -> str:
+        raise StopIteration
+
+
+def reader() -> pa.RecordBatchReader:
+    return pa.table({"id": [1, 2, 3]}).to_reader()
+
+
+def ids_read(value: Any) -> Any:
+    """Read the ids of a value, as the step that stores it, or takes it, does."""
+    if isinstance(value, dict):
+        return {key: ids_read(each) for key, each in value.items()}
+    if isinstance(value, Changes):
+        return ids_read(value.rows)
+    return value.read_all()["id"].to_pylist() if hasattr(value, "read_all") else list(value)
+
+
+@pytest.mark.parametrize(
+    ("read_once", "taken"),
+    [
+        (reader, [1, 2, 3]),
+        (lambda: {"a": reader(), "b": None}, {"a": [1, 2, 3]}),
+        (lambda: Changes(reader()), [1, 2, 3]),
+        (lambda: [1, 2, 3], [1, 2, 3]),
+        (lambda: iter([1, 2, 3]), "the list_iterator that another op"),
+        (lambda: (each for each in [1, 2, 3]), "the generator that another op"),
+        (lambda: {"a": iter([1, 2, 3])}, "the list_iterator that another op"),
+        (Lines, "the Lines that another op"),
+    ],
+)
+def test_rows_of_a_graph_that_can_be_read_once_are_not_lost(
+    instance: DagsterInstance, read_once: Callable[[], Any], taken: Any
+) -> None:
+    class Tables(IOManager):
+        outputs = OpOutputs()
+
+        def handle_output(self, context: OutputContext, obj: Any) -> None:
+            obj = self.outputs.keep_in_graph(context, obj)
+            found.append(ids_read(without_empty_partitions(obj, ["a", "b"])))
+
+        def load_input(self, context: InputContext) -> Any:
+            [value] = self.outputs.in_graph(context)
+            return value
+
+    @op
+    def first() -> Output[Any]:
+        return Output(read_once())  # Dagster takes an iterator for events
+
+    @op
+    def second(some: Any) -> Any:
+        return some
+
+    @graph_multi_asset(outs={"one": AssetOut(), "two": AssetOut(), "three": AssetOut()})
+    def all_three():  # type: ignore[no-untyped-def]
+        some = first()
+        return {"one": some, "two": second(some), "three": second.alias("third")(some)}
+
+    found: list[Any] = []
+    resources = {"io_manager": Tables()}
+    result = materialize([all_three], resources=resources, instance=instance, raise_on_error=False)
+    if isinstance(taken, str):
+        failed = [each for each in result.all_events if each.is_step_failure]
+        causes = [str(each.step_failure_data.error) for each in failed]
+        assert [taken in each for each in causes] == [True, True]
+        assert len(found) == 1
+    else:
+        assert found == [taken] * 3
 
 
 def of_each_shape(spark: SparkSession) -> dict[str, AssetsDefinition]:

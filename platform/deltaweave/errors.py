@@ -214,7 +214,8 @@ class AmbiguousMatchError(DeltaweaveError, Terminal):
         keys: Up to 10 of the offending target rows' condition columns, each as
             `{column: value}`, with the number of source rows that match under `"matches"`; or of
             the keys that come several times in the changes of an asset, with that number under
-            `"rows"`. None if Delta's own MERGE ran.
+            `"rows"`; or of the keys of a full refresh that other partitions have. None if Delta's
+            own MERGE ran.
     """
 
     def __init__(self, problem: str, keys: Sequence[dict[str, object]] = (), **about: Any) -> None:

@@ -72,7 +72,9 @@ def merge_asset(  # noqa: PLR0913 - the public options
 
     A run with the tag `deltaweave/full_refresh` rebuilds the table: the result is what the same
     output gives when it is merged into an empty table. The run must cover all partitions of the
-    asset, or `partition_expr` must say which rows of the table belong to its partitions.
+    asset, or `partition_expr` must say which rows of the table belong to its partitions. A run of
+    some partitions is refused if a newer one is merged that is not in the run, or if another
+    partition's row has one of its `keys`.
 
     Partitions are merged in their order, so that an older one never replaces what a newer one
     wrote. A run waits for the runs of older partitions. If a newer partition was merged already,

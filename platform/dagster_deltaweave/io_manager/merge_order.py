@@ -37,6 +37,7 @@ from dagster_deltaweave.partitions import (
     Positions,
     backfills_in_progress,
     by_run,
+    covers_all_partitions,
     is_under_way,
     left_of_assets,
     left_of_job,
@@ -458,6 +459,7 @@ def _without_pool_slot(context: OutputContext) -> Iterator[None]:
 
 
 _ANY = "any"
+_NEWER_SHOWN = 10  # partitions in an error
 
 
 @dataclass(frozen=True)
@@ -540,16 +542,22 @@ def lease_of_run(output: Output) -> Lease | None:
 def wait_before_function(
     context: OutputContext, tables: TableLocator, options: RunOptions, *, has_inputs: bool
 ) -> None:
-    """Wait for older partitions before the asset's function is called.
+    """Wait for older partitions before the asset's function is called; a full refresh does not.
 
-    A run out of order is not refused yet: its function may return None.
+    A merge out of order is not refused yet: its function may return None. A refresh is.
     """
     partitions, declaration = output_partition_keys(context), options.declaration
     positions = _positions(context, declaration, partitions)
-    if positions is None or output_is_full_refresh(context) or _is_any(context):
+    if positions is None or _is_any(context):
         return
     with retry_run_if_transient(declaration.retries, context):
         table = tables.table(context.asset_key, declaration)
+        if output_is_full_refresh(context):
+            # Without an expression, `rebuild` says that it needs one for some partitions.
+            if declaration.partition_expr and not covers_all_partitions(context, partitions):
+                merged = MergedPartitions.of(context.asset_key, table, positions)
+                _refuse_older_refresh(merged, partitions, table.path_or_name)
+            return
         name = table.path_or_name
         earlier = EarlierRuns(context, name, partitions, positions, options.wait_seconds)
         _wait(earlier, table, has_rows=False, has_inputs=has_inputs)
@@ -582,12 +590,20 @@ def _wait(
 
 
 def order_of_refresh(output: Output, *, is_of_all: bool) -> Mapping[str, int]:
-    """Return the transaction ids that record a rebuilt table's partitions as merged."""
-    positions = _positions(output.context, output.declaration, output.partitions)
+    """Return the transaction ids that record a rebuilt table's partitions as merged.
+
+    Raises:
+        OutOfOrderError: Others are newer and merged, so that what they wrote could be undone.
+    """
+    context, partitions = output.context, output.partitions
+    positions = _positions(context, output.declaration, partitions)
     if positions is None:
         return {}
-    merged = MergedPartitions.of(output.context.asset_key, output.table, positions)
-    return merged.lease_of(output.partitions, starts_over=is_of_all).marks
+    merged = MergedPartitions.of(context.asset_key, output.table, positions)
+    starts_over = is_of_all or _is_any(context)
+    if not starts_over:
+        _refuse_older_refresh(merged, partitions, output.table.path_or_name)
+    return merged.lease_of(partitions, starts_over=starts_over).marks
 
 
 def _positions(
@@ -635,4 +651,23 @@ def _refuse_older(merged: MergedPartitions, partitions: Sequence[str], table: st
         "then the newer partitions again, in order; or rebuild the table by a full refresh. "
         "Declare sequence_by= where a column of the rows says which is newer, and order='any' "
         "where order does not matter.",
+    )
+
+
+def _refuse_older_refresh(merged: MergedPartitions, partitions: Sequence[str], table: str) -> None:
+    newer = merged.newer_than(partitions)
+    if not newer:
+        return
+    partition, shown = min(partitions, key=merged.positions), newer[:_NEWER_SHOWN]
+    named = ", ".join(shown) + (f" and {more} more" if (more := len(newer) - len(shown)) else "")
+    raise OutOfOrderError(
+        f"partitions that are newer than {partition} and not in this full refresh are merged: "
+        f"{named}. What they changed in its rows, and the deletes of its keys, would be undone.",
+        partition=partition,
+        others=newer,
+        table=table,
+        version=merged.version,
+        hint=f"Refresh {partition} together with all newer partitions, in one run. To refresh it "
+        f"without them, give the run the tag {ORDER_TAG}: {_ANY}, and then run the newer ones "
+        "again, in order.",
     )

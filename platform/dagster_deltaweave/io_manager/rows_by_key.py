@@ -173,6 +173,37 @@ def one_row_for_each_key(
         return rows
 
 
+def refuse_keys_elsewhere(
+    table: Table, declaration: MergeDeclaration, rows: DataFrame, predicate: str
+) -> None:
+    """Refuse rows that replace those of a predicate, and whose keys other rows of the table have.
+
+    `rows`: the rows as the table gets them.
+
+    Raises:
+        AmbiguousMatchError: It names some of these keys, which would come twice in the table.
+    """
+    keys, names = declaration.keys, {name.lower() for name in rows.columns}
+    # A key that no clause inserts is null, which is equal to nothing.
+    if not (keys and declaration.unique_keys and names.issuperset(map(str.lower, keys))):
+        return
+    with translated(table.path_or_name, operation="full refresh", otherwise=SourceError):
+        is_replaced = F.coalesce(parsed_expression(table.spark, predicate), F.lit(False))
+        elsewhere = table.read().where(~is_replaced).alias("t")
+        equal_keys = [column("s", key) == column("t", key) for key in keys]
+        held = rows.alias("s").join(elsewhere, equal_keys, "left_semi").select(*map(column, keys))
+        found = [row.asDict() for row in held.limit(_KEYS_SHOWN).collect()]
+    if found:
+        raise AmbiguousMatchError(
+            "keys of the refreshed partitions are also in rows of others, and would be in the "
+            "table twice.",
+            found,
+            table=table.path_or_name,
+            operation="full refresh",
+            hint="Refresh the partitions that have these keys in the same run, or all partitions.",
+        )
+
+
 def _one_row_for_each_key(
     table: Table,
     declaration: MergeDeclaration,

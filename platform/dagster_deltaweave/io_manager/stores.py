@@ -28,7 +28,12 @@ from dagster_deltaweave.io_manager.output import (
     declaration_of,
     record_listed_partitions,
 )
-from dagster_deltaweave.io_manager.rows_by_key import RunPartitions, one_row_for_each_key, takes
+from dagster_deltaweave.io_manager.rows_by_key import (
+    RunPartitions,
+    one_row_for_each_key,
+    refuse_keys_elsewhere,
+    takes,
+)
 from dagster_deltaweave.io_manager.step_attempts import retry_run_if_transient
 from dagster_deltaweave.io_manager.target_table import Start
 from dagster_deltaweave.io_manager.transaction_ids import (
@@ -201,12 +206,18 @@ def rebuild(output: Output) -> Stored:
     target.refuse_missing_columns(output.rows)
     is_of_all = covers_all_partitions(context, output.partitions)
     ids = ids_of_refresh(output, is_of_all=is_of_all)
-    ids = replace(ids, applied={**ids.applied, **order_of_refresh(output, is_of_all=is_of_all)})
     # Without an expression this is an error, because the other partitions' rows would be lost.
     predicate = None if is_of_all else _partition_predicate(output)
+    ids = replace(ids, applied={**ids.applied, **order_of_refresh(output, is_of_all=is_of_all)})
     rows = _rows_of_empty_table(declaration, output)
+    replaced = predicate
+    if isinstance(declaration, MergeDeclaration) and predicate is not None:
+        if target.is_written():
+            refuse_keys_elsewhere(output.table, declaration, rows, predicate)
+        # Any commit since conflicts: it may be of a newer partition, or insert the same keys.
+        replaced = None
     target.prepare(output.rows)
-    start = target.start_of_write(predicate=predicate)
+    start = target.start_of_write(predicate=replaced)
     written = write_output(replace(output, rows=rows), ids, predicate, start, is_rebuilt=True)
     return _recorded_write(output, written, "full refresh", predicate, predicate is not None)
 

@@ -209,5 +209,5 @@ def test_each_kind_of_write_records_its_partitions(
     assert list(found("ordered")) == [FIRST]
     run(ordered, partition=SECOND, tags={"deltaweave/order": "any"})
     assert sorted(found("ordered")) == [FIRST, SECOND]
-    run(ordered, partition=FIRST, tags={"deltaweave/full_refresh": "true"})
+    run(ordered, partition=SECOND, tags={"deltaweave/full_refresh": "true"})
     assert sorted(found("ordered")) == [FIRST, SECOND]

@@ -94,7 +94,10 @@ _logger = logging.getLogger(__name__)
 def store(output: Output) -> Stored:
     """Add an output to its table as declared: merge, apply, append or write it."""
     declaration, ids = output.declaration, ids_of_run(output)
-    if declaration.idempotent_by == "delivery" and len(output.partitions) == 1:
+    # Rows of a delivery that replaced the run's would be appended once more by its own run.
+    is_appended = declaration.adds_only and not ids.are_in_table()
+    is_of_delivery = is_appended or declaration.idempotent_by == "delivery"
+    if is_of_delivery and len(output.partitions) == 1:
         [partition] = output.partitions
         name = output.table.path_or_name
         rows = rows_of_delivery(output.rows, partition, output.tags, table=name)

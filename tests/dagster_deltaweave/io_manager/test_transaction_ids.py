@@ -33,10 +33,12 @@ from dagster_deltaweave import (
     build_partition_sensor,
     merge_asset,
 )
+from dagster_deltaweave.io_manager import stores
 from dagster_deltaweave.io_manager.merge_order import MergedPartitions
 from dagster_deltaweave.io_manager.transaction_ids import ids_of_run
 from dagster_deltaweave.landing.source_partition import LANDING
 from dagster_deltaweave.partitions import DELIVERY_TAG
+from dagster_deltaweave.tables import TableDeclaration, WriteDeclaration
 from dagster_deltaweave.tables.declaration import MergeDeclaration
 from deltaweave import Table, clauses
 from deltaweave.errors import SourceError
@@ -342,6 +344,49 @@ def test_a_delivery_replaced_before_its_run_reads_it_is_counted_once(
     shutil.rmtree(landing.directory / "a")
     with pytest.raises(Exception, match=r"is no longer in|PATH_NOT_FOUND"):
         landing.merge(first)
+
+
+@pytest.mark.parametrize(
+    ("declaration", "partitions", "is_in_table", "is_looked_at"),
+    [
+        (WriteDeclaration(mode="append"), ["a"], False, True),
+        (WriteDeclaration(mode="append"), ["a"], True, False),  # a retry after its commit
+        (WriteDeclaration(mode="append"), ["a", "b"], False, False),
+        (WriteDeclaration(mode="append"), [], False, False),
+        (WriteDeclaration(mode="append", idempotent_by="delivery"), ["a"], True, True),
+        (WriteDeclaration(mode="append", idempotent_by="partition"), ["a"], False, True),
+        (WriteDeclaration(mode="overwrite"), ["a"], False, False),
+        (MergeDeclaration(), ["a"], False, False),
+        (MergeDeclaration(idempotent_by="delivery"), ["a"], False, True),
+    ],
+)
+def test_rows_that_would_double_are_those_of_the_runs_own_delivery(
+    monkeypatch: pytest.MonkeyPatch,
+    declaration: TableDeclaration,
+    partitions: list[str],
+    is_in_table: bool,
+    is_looked_at: bool,
+) -> None:
+    class LookedError(Exception): ...
+
+    class PassedError(Exception): ...
+
+    def end(error: Exception) -> None:
+        raise error
+
+    ids = SimpleNamespace(are_in_table=lambda: is_in_table)
+    monkeypatch.setattr(stores, "ids_of_run", lambda _: ids)
+    monkeypatch.setattr(stores, "rows_of_delivery", lambda *_, **__: end(LookedError()))
+    output: Any = SimpleNamespace(
+        declaration=declaration,
+        partitions=partitions,
+        table=SimpleNamespace(path_or_name="counts"),
+        target=SimpleNamespace(refuse_missing_columns=lambda _: end(PassedError())),
+        rows=None,
+        tags={},
+    )
+    with pytest.raises(LookedError if is_looked_at else PassedError):
+        stores.store(output)
 
 
 def test_a_delivery_replaced_while_its_run_reads_it_is_not_merged(

@@ -23,6 +23,7 @@ from deltaweave.changes.options import (
     ChangeOptions,
     check_columns,
     check_names_are_free,
+    check_types_are_known,
     properties_of_new,
     schema_of,
     wrong,
@@ -157,6 +158,7 @@ def _apply_batch(
             raise _not_emptied(table)
         columns_beside = history_columns if options.keeps_histories else current_row_columns
         schema = schema_of(events, columns_beside(events))
+        check_types_are_known(table, events, schema)
         properties = properties_of_new(shape, schema)
         with id_of_batch(table, idempotency) as transaction_id:
             table.create_if_missing(schema, properties=properties, for_a_write=True)

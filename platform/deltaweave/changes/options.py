@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructField, StructType
 
 from deltaweave._validation import choice_problem, keys_problem
 from deltaweave.changes.conversions import holds_type, nullable
@@ -183,6 +183,23 @@ def schema_of(events: Events, further: Sequence[StructField]) -> StructType:
     keys = [StructField(key, nullable(row_type[key].dataType)) for key in events.shape.keys]
     value_fields = [StructField(name, values[name].dataType) for name in events.shape.columns]
     return StructType([*keys, *value_fields, *further])
+
+
+def check_types_are_known(table: Table, events: Events, schema: StructType) -> None:
+    """Raise a StatementError if a table that is still to be created would have VOID columns.
+
+    Such a column, or part of one, is null in all events, and no later value would fit it.
+    """
+    untyped = [f.name for f in schema if holds_type(f.dataType, lambda t: isinstance(t, NullType))]
+    if untyped and not table.exists():
+        own = {*events.shape.keys, *events.shape.columns}
+        names = dict.fromkeys(name if name in own else "sequence_by" for name in untyped)
+        raise wrong(
+            table,
+            f"the type of the column {', '.join(names)} is not known, because the events have "
+            "only nulls in it or in a part of it, and the table is to be created for them.",
+            "Cast it in the source's query, e.g. CAST(NULL AS STRING), or create the table first.",
+        )
 
 
 def check_columns(table: Table, schema: StructType) -> None:

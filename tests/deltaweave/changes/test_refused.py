@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import deltaweave
 from deltaweave import MergeOnReadTable, Table
-from deltaweave.errors import DeltaweaveError
+from deltaweave.errors import DeltaweaveError, StatementError
 
 pytestmark = pytest.mark.minutes
 
@@ -234,3 +234,45 @@ def test_values_fit_that_deltas_own_merge_casts(
     expected = Table(spark, merged).read().select(*names).collect()
     assert Table(spark, path).read().select(*names).collect() == expected
     assert tuple(expected[0][:3]) == (1, float("inf"), float("inf"))
+
+
+PLAIN: dict[str, Any] = {"keys": ["k"], "sequence_by": "at", "except_column_list": ["at"]}
+
+
+def applied(spark: SparkSession, path: Path, kind: str, columns: str) -> None:
+    """Apply an event with these columns."""
+    event = spark.sql(f"SELECT {columns}")
+    if kind == "merge on read":
+        table = MergeOnReadTable(spark, str(path), **PLAIN)
+        table.append(event)
+        table.rematerialize()
+    else:
+        scd_type: Literal[1, 2] = 2 if kind == "a history" else 1
+        deltaweave.apply_changes(spark, str(path), event, stored_as_scd_type=scd_type, **PLAIN)
+
+
+# By what has no type: a value whose type is not known, and one that has the column's type.
+UNTYPED = {
+    "a column": ("NULL", "7"),
+    "a field": ("named_struct('a', NULL)", "named_struct('a', 7)"),
+    "the items": ("array(NULL)", "array(7)"),
+    "the values": ("map('a', NULL)", "map('a', 7)"),
+}
+
+
+@pytest.mark.parametrize("what", UNTYPED)
+@pytest.mark.parametrize("kind", ["current rows", "a history", "merge on read"])
+def test_a_first_batch_does_not_make_a_column_without_a_type(
+    spark: SparkSession, tmp_path: Path, kind: str, what: str
+) -> None:
+    untyped, typed = UNTYPED[what]
+    with pytest.raises(StatementError, match="of the column v is not known"):
+        applied(spark, tmp_path / "t", kind, f"1 AS k, 1 AS at, {untyped} AS v")
+    assert list(tmp_path.iterdir()) == []  # neither a table nor a changeset
+    applied(spark, tmp_path / "t", kind, f"1 AS k, 1 AS at, {typed} AS v")
+    applied(spark, tmp_path / "t", kind, f"1 AS k, 2 AS at, {untyped} AS v")  # has one now
+    read = Table(spark, str(tmp_path / "t")).read()
+    newest = read.where("__END_AT IS NULL") if kind == "a history" else read
+    [found] = newest.selectExpr("CAST(v AS STRING) AS v").collect()
+    [expected] = spark.sql(f"SELECT CAST({untyped} AS STRING)").collect()
+    assert found == expected

@@ -36,6 +36,7 @@ from deltaweave.changes.merge_on_read.watermark import merged_batch
 from deltaweave.changes.options import (
     MergeOnReadOptions,
     check_columns,
+    check_types_are_known,
     properties_of_new,
     schema_of,
 )
@@ -154,10 +155,12 @@ class MergeOnReadTable:
             if events.unusable is not None and self.base.exists():
                 # Before the unusable events are put aside.
                 self._sides.check_keys(replace(shape, table=self._sides.columns()))
+            schema = schema_of(events, current_row_columns(events))
+            if events.count:
+                check_types_are_known(self.base, events, schema)
             rescue(events, self.base, rescued, holder=self.changes, transaction_id=applied)
             if not events.count:
                 return None
-            schema = schema_of(events, current_row_columns(events))
             properties = properties_of_new(shape, schema)
             # The changeset comes first, because readers of a base need it.
             if not self.base.exists():

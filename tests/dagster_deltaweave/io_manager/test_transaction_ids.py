@@ -46,7 +46,7 @@ from tests.dagster_deltaweave.conftest import Run, rows
 from tests.support.sensor_ticks import tick
 
 AssetTable = Callable[[str], Table]
-
+APPEND = {"deltaweave/write": "append"}
 REFRESH = {"deltaweave/full_refresh": "true"}
 ADD_UP = [
     clauses.when_matched_update(set={"n": "t.n + s.n"}),
@@ -387,6 +387,50 @@ def test_rows_that_would_double_are_those_of_the_runs_own_delivery(
     )
     with pytest.raises(LookedError if is_looked_at else PassedError):
         stores.store(output)
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        APPEND,
+        {**APPEND, "deltaweave/idempotent_by": "delivery"},
+        {**APPEND, "deltaweave/idempotent_by": "partition"},
+    ],
+)
+@pytest.mark.parametrize("is_replaced", ["before it is read", "while it is read"])
+def test_a_run_appends_no_rows_of_a_delivery_that_replaced_its_own(
+    spark: SparkSession,
+    run: Run,
+    instance: DagsterInstance,
+    tmp_path: Path,
+    table: AssetTable,
+    metadata: dict[str, str],
+    is_replaced: str,
+) -> None:
+    (tmp_path / "landing").mkdir()
+    landing = Landing(spark, run, instance, tmp_path / "landing", metadata=metadata)
+    landing.land(1)
+    first = landing.requested()
+    if is_replaced == "before it is read":
+        landing.land(10)
+    else:
+        landing.while_read.append(lambda: landing.land(10))
+    with pytest.raises(SourceError, match="was delivered again since this run was requested"):
+        landing.merge(first)
+    assert not table("counts").exists()
+
+    second = landing.requested()
+    merged = landing.run(landing.counts, partition="a", tags=second).run_id
+    assert rows(table("counts")) == [("x", 10)]
+    # Its retry, as after a kill, succeeds without rows though another delivery is there by now.
+    if "deltaweave/idempotent_by" not in metadata:
+        landing.land(100)
+        again = {"dagster/parent_run_id": merged, "deltaweave/first_attempt": merged}
+        landing.merge({**second, **again})
+        assert rows(table("counts")) == [("x", 10)]
+        landing.merge(landing.requested())
+        assert rows(table("counts")) == [("x", 10), ("x", 100)]
 
 
 def test_a_delivery_replaced_while_its_run_reads_it_is_not_merged(

@@ -188,6 +188,8 @@ def _own_sequences(
     Null if all do. A null that an event set has its sequence here too, where it would otherwise
     count as not set.
     """
+    if not sequences:  # of keys alone: an empty array of entries would have no type
+        return f"CASE WHEN false THEN map('', {sequence}) END"
     # Not a map filter, because Delta does not resolve columns of a merge in lambda functions.
     entries = []
     for c, at in sequences.items():

@@ -37,9 +37,9 @@ from deltaweave.changes.side_tables import (
 )
 from deltaweave.changes.table_columns import TableColumns
 from deltaweave.delta.commit import retried_after_conflict
-from deltaweave.delta.jvm import active, in_session, own_session
+from deltaweave.delta.jvm import active, in_session, own_session, translated
 from deltaweave.engine.report import MergeResult
-from deltaweave.errors import StatementError
+from deltaweave.errors import SourceError, StatementError
 from deltaweave.table import Table
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def _to_histories(
     remembered = Remembered.of(table)
     if remembered.are_partial():
         events = events.naming_columns()
-    whole = completed(events, TableColumns.of(table.snapshot(), (START, END)))
+    whole = _completed(events, table, TableColumns.of(table.snapshot(), (START, END)))
     tracked = options.tracked(table, whole.shape.columns)
     histories = Histories(table, whole, tracked, remembered, options.late_by)
     return histories.apply(delivery)
@@ -226,7 +226,7 @@ def _to_current_rows(
     if not shape.is_partial:
         # In current rows, columns that the events lack keep their values.
         columns = columns.only([*shape.keys, *shape.columns])
-    whole = completed(events, columns)
+    whole = _completed(events, table, columns)
     tombstones = Tombstones.of(table)
     newest = tombstones.settle()
     check_are_of(newest, whole)
@@ -234,6 +234,12 @@ def _to_current_rows(
     noting = tombstones.noting(whole, late_by, None if terms.is_applied else delivery.noted)
     lease = terms.lease(noting.noted)
     return apply_to_current_rows(table, whole, tombstones, noting, lease, terms.idempotency)
+
+
+def _completed(events: Events, table: Table, columns: TableColumns) -> Events:
+    """Complete the events as `completed` does, and raise errors as those of this operation."""
+    with translated(table.path_or_name, operation="applying changes", otherwise=SourceError):
+        return completed(events, columns)
 
 
 def _history_columns(table: Table, shape: EventShape) -> tuple[str, ...]:

@@ -50,9 +50,10 @@ from deltaweave.changes.restores import LineageLease
 from deltaweave.changes.side_tables import DELETED, Noting, Tombstones
 from deltaweave.clauses import Clause
 from deltaweave.delta.commit import TransactionId
-from deltaweave.delta.jvm import grouped
+from deltaweave.delta.jvm import grouped, translated
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.engine.report import MergeResult
+from deltaweave.errors import SourceError
 from deltaweave.identifiers import column, literal, quoted
 from deltaweave.table import Table
 
@@ -271,8 +272,10 @@ def apply_to_current_rows(
     deletes, also if an earlier run committed the batch and died before that. Of a batch that was
     committed before, only the keys count.
     """
-    newest = newest_of_keys(events)
-    changes = alive(tombstones.with_deletes(newest, events, noting.read), events)
+    name, operation = table.path_or_name, "applying changes"
+    with translated(name, operation=operation, otherwise=SourceError):
+        newest = newest_of_keys(events)
+        changes = alive(tombstones.with_deletes(newest, events, noting.read), events)
     result = merge_changes(table, changes, events, noting.on(lease), idempotency)
     seen = noting.seen_by(result.version, table, lease.since)
     if result.was_applied_before:
@@ -280,7 +283,8 @@ def apply_to_current_rows(
         newest = newest.withColumn(DELETED, F.lit(None).cast(newest.schema[DELETED].dataType))
     further = lease.for_later_merges
     while (version := tombstones.version()) != seen:
-        deleted = _without_upserts(tombstones.with_deletes(newest, events, version), events)
+        with translated(name, operation=operation, commits=True):
+            deleted = _without_upserts(tombstones.with_deletes(newest, events, version), events)
         result = result.then(merge_changes(table, deleted, events, further))
         seen = version
     return lease.checked(result, table)

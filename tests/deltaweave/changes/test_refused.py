@@ -276,3 +276,24 @@ def test_a_first_batch_does_not_make_a_column_without_a_type(
     [found] = newest.selectExpr("CAST(v AS STRING) AS v").collect()
     [expected] = spark.sql(f"SELECT CAST({untyped} AS STRING)").collect()
     assert found == expected
+
+
+# By what no cast makes of the table's type: an event's columns.
+UNCASTABLE = {
+    "a value": "1 AS k, 2 AS at, map('a', 1) AS v",
+    "a key": "array(1) AS k, 2 AS at, 2 AS v",
+    "a sequence": "1 AS k, X'02' AS at, 2 AS v",
+}
+
+
+@pytest.mark.parametrize("what", UNCASTABLE)
+@pytest.mark.parametrize("kind", ["current rows", "a history", "merge on read"])
+def test_types_that_the_table_cannot_take_are_an_error_of_ours(
+    spark: SparkSession, tmp_path: Path, kind: str, what: str
+) -> None:
+    path = tmp_path / "t"
+    applied(spark, path, kind, "1 AS k, 1 AS at, 1 AS v")
+    with pytest.raises(DeltaweaveError, match="DATATYPE_MISMATCH") as raised:
+        applied(spark, path, kind, UNCASTABLE[what])
+    assert raised.value.table == str(path)
+    assert rows_of(Table(spark, str(path)).read().select("k", "v")) == {(1, 1)}

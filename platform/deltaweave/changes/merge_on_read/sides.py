@@ -39,9 +39,9 @@ from deltaweave.changes.options import MergeOnReadOptions, condition_of_keys
 from deltaweave.changes.side_tables import Tombstones, check_are_of, completed, encryption_of
 from deltaweave.changes.table_columns import TableColumns, generated, is_computed, numbered
 from deltaweave.delta.commit import TransactionId, retried_after_conflict
-from deltaweave.delta.jvm import column_named, selected
+from deltaweave.delta.jvm import column_named, selected, translated
 from deltaweave.delta.log import TableSnapshot, always_strict
-from deltaweave.errors import StatementError
+from deltaweave.errors import SourceError, StatementError
 from deltaweave.identifiers import quoted
 from deltaweave.table import Table
 
@@ -164,7 +164,9 @@ class Sides:
     def append(self, events: Events, applied: TransactionId | None) -> int | None:
         """Append a batch for the base as it is; return its number, or None if it came before."""
         base = self.base.snapshot()
-        whole = completed(as_in_table(events, base), self.columns(base))
+        name = self.base.path_or_name
+        with translated(name, operation="applying changes", otherwise=SourceError):
+            whole = completed(as_in_table(events, base), self.columns(base))
         self.check_keys(whole.shape)
         changeset = Changeset(self.changes, whole.shape)
         changeset.create_if_missing(whole, encryption_of(self.base, self.changes))

@@ -200,13 +200,18 @@ class Histories:
         known = known.withColumn(SEQUENCE, sequence)
         known = self._that_count(known, side_version)
         order = f"{_IS_UPSERT}, {SEQUENCE}.tie DESC, {_IS_KEPT} DESC"
-        if self.events.shape.is_partial:
+        if self._fills_columns:
             known = known.withColumn(_SET, self._set_together())
             # A version's row is remembered if it does not show all of its event any more.
             order = f"{_IS_UPSERT}, {_IN_TABLE} AND {_IS_UPSERT} DESC, {order}"
         rank = F.expr(f"row_number() OVER ({self._at} ORDER BY {order})")
         known = known.withColumn("_cdc_rank", rank).where("_cdc_rank = 1")
         return self._with_borders(known.drop("_cdc_rank")).drop(_IN_TABLE, _SET)
+
+    @property
+    def _fills_columns(self) -> bool:
+        """Whether upserts may leave columns out, which then have the values of earlier ones."""
+        return self.events.shape.is_partial and bool(self.events.shape.columns)
 
     @property
     def _at(self) -> str:
@@ -278,7 +283,7 @@ class Histories:
     def _with_borders(self, known: DataFrame) -> DataFrame:
         in_order = f"PARTITION BY {self._keys} ORDER BY {SEQUENCE}.at"
         shape = self.events.shape
-        if shape.is_partial:
+        if self._fills_columns:
             # Columns that an upsert does not set keep their values since the last delete.
             lives = F.expr(f"sum(if({_IS_UPSERT}, 0, 1)) OVER ({in_order})")
             known = known.withColumn("_cdc_life", lives)

@@ -23,7 +23,7 @@ from deltaweave import TouchedRows, clauses
     ],
     schema="wr_reason_sk INT COMMENT 'The reason; null for returns without one', "
     "returns BIGINT COMMENT 'How many returns there are', "
-    "quantity BIGINT COMMENT 'How many pieces were returned'",
+    "quantity BIGINT COMMENT 'How many pieces they are of'",
     ins={"web_returns": AssetIn(metadata={"deltaweave/read": "touched"})},
     group_name=GROUP,
     owners=["team:returns"],

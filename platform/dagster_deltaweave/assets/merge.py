@@ -21,7 +21,6 @@ from dagster_deltaweave.tables import (
     Namespace,
     Order,
     SchemaPolicy,
-    declared_column_schema,
     equal_keys_condition,
     problem_of_table_key,
     touched_upstreams,
@@ -239,7 +238,7 @@ def _order_problem(declaration: MergeDeclaration) -> str | None:
 def _column_problem(declaration: MergeDeclaration) -> str | None:
     """Return why the columns that arguments name are invalid; None if no problem is known.
 
-    Where DDL cannot be read without Spark, a run checks it.
+    DDL is parsed where Spark runs, and a run then checks it.
     """
     named = {
         **declaration.named_columns,
@@ -247,8 +246,8 @@ def _column_problem(declaration: MergeDeclaration) -> str | None:
         "cluster_by": declaration.cluster_by,
     }
     excepted = {each.lower() for each in declaration.except_column_list}
-    schema = declared_column_schema(declaration.schema)
-    columns = None if schema is None else [each.name for each in schema.columns]
+    schema = declaration.schema
+    columns = None if schema is None or isinstance(schema, str) else schema.names
     known = {each.lower() for each in columns or ()}
     for argument, names in named.items():
         for name in names:

@@ -113,10 +113,6 @@ def test_merge_text_is_filled_and_its_other_braces_are_kept() -> None:
         ({"keys": ["k"], "partition_by": ["a"], "cluster_by": ["b"]}, "not both"),
         ({"keys": ["op"], "except_column_list": ["OP"]}, "keys names op, which except_column_list"),
         ({"keys": ["idd"], "schema": SCHEMA}, "keys names idd; the columns of schema are id, n"),
-        (
-            {"keys": ["idd"], "schema": "id INT COMMENT 'the idd, say', `n``m` MAP<INT, STRING>"},
-            "keys names idd; the columns of schema are id, n`m",
-        ),
         ({"keys": ["ID"], "sequence_by": "m", "schema": SCHEMA}, "sequence_by names m"),
         ({"on": "t.id = s.id", "cluster_by": ["m"], "schema": SCHEMA}, "cluster_by names m"),
         ({"keys": ["k"], "idempotent_by": "run"}, "known are partition, delivery"),

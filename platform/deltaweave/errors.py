@@ -65,7 +65,7 @@ class DeltaweaveError(Exception):
 
     Attributes:
         problem: What happened, in one sentence.
-        table: The table, as the caller named it, or None.
+        table: The table's name, or its path, which is absolute; None if there is none.
         operation: The operation, e.g. `"MERGE"`.
         version: The table version that the operation read, or None if it had read none yet.
         state: The state of the data.

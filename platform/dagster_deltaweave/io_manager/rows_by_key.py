@@ -173,6 +173,15 @@ def one_row_for_each_key(
         return rows
 
 
+def keys_may_be_elsewhere(declaration: MergeDeclaration) -> bool:
+    """Return whether rows of several partitions may have the same keys, which are to be unique."""
+    given = declaration.partition_expr
+    expressions = {given} if isinstance(given, str) else {*(given or {}).values()}
+    keys = {key.lower() for key in declaration.keys}
+    by_keys = bool(expressions) and {unquoted(each).lower() for each in expressions} <= keys
+    return bool(keys) and declaration.unique_keys and not by_keys
+
+
 def refuse_keys_elsewhere(
     table: Table, declaration: MergeDeclaration, rows: DataFrame, predicate: str
 ) -> None:
@@ -185,7 +194,7 @@ def refuse_keys_elsewhere(
     """
     keys, names = declaration.keys, {name.lower() for name in rows.columns}
     # A key that no clause inserts is null, which is equal to nothing.
-    if not (keys and declaration.unique_keys and names.issuperset(map(str.lower, keys))):
+    if not names.issuperset(map(str.lower, keys)):
         return
     with translated(table.path_or_name, operation="full refresh", otherwise=SourceError):
         is_replaced = F.coalesce(parsed_expression(table.spark, predicate), F.lit(False))

@@ -30,6 +30,7 @@ from dagster_deltaweave.io_manager.output import (
 )
 from dagster_deltaweave.io_manager.rows_by_key import (
     RunPartitions,
+    keys_may_be_elsewhere,
     one_row_for_each_key,
     refuse_keys_elsewhere,
     takes,
@@ -211,14 +212,17 @@ def rebuild(output: Output) -> Stored:
     ids = ids_of_refresh(output, is_of_all=is_of_all)
     # Without an expression this is an error, because the other partitions' rows would be lost.
     predicate = None if is_of_all else _partition_predicate(output)
-    ids = replace(ids, applied={**ids.applied, **order_of_refresh(output, is_of_all=is_of_all)})
+    order = order_of_refresh(output, is_of_all=is_of_all)
+    ids = replace(ids, applied={**ids.applied, **order})
     rows = _rows_of_empty_table(declaration, output)
     replaced = predicate
     if isinstance(declaration, MergeDeclaration) and predicate is not None:
-        if target.is_written():
+        may_be_elsewhere = keys_may_be_elsewhere(declaration)
+        if may_be_elsewhere and target.is_written():
             refuse_keys_elsewhere(output.table, declaration, rows, predicate)
-        # Any commit since conflicts: it may be of a newer partition, or insert the same keys.
-        replaced = None
+        if order or may_be_elsewhere:
+            # Any commit since conflicts: it may be of a newer partition, or insert the same keys.
+            replaced = None
     target.prepare(output.rows)
     start = target.start_of_write(predicate=replaced)
     written = write_output(replace(output, rows=rows), ids, predicate, start, is_rebuilt=True)

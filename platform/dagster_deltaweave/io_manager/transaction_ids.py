@@ -20,7 +20,7 @@ from dagster_deltaweave.dagster_private import (
     PARENT_BACKFILL_ID_TAG,
 )
 from dagster_deltaweave.io_manager.target_table import run_created_ms
-from dagster_deltaweave.landing import Landing, has_landed_as_directory
+from dagster_deltaweave.landing import Landing
 from dagster_deltaweave.logs import (
     NOTHING,
     order_id,
@@ -179,13 +179,14 @@ def records_delivery(context: OutputContext, table: Table) -> bool:
     snapshot = table.snapshot()
     records = records_id(snapshot.id, context.asset_key)
     names = recorded_names(partitions[0], Landing.of_run(tags))
-    own, record = [f"{records}#{name}" for name in names], record_of(identity, 0)
-    recorded = {name for name in own if snapshot.last_applied(name) == record}
-    if not recorded:
+    recorded = {each: snapshot.last_applied(each) for each in (f"{records}#{n}" for n in names)}
+    record = record_of(identity, 0)
+    if record not in recorded.values():
         return False
     log, looked = LogOf(snapshot), snapshot.last_applied(records)
-    back = taken_back(log, snapshot.version, records, tuple(own), looked=looked)
-    return not recorded <= back
+    back = taken_back(log, snapshot.version, records, tuple(recorded), looked=looked)
+    standing = [each for name, each in recorded.items() if (each or 0) > 0 and name not in back]
+    return standing[:1] == [record]
 
 
 def tag_as_recorded(context: OutputContext, value: str = "") -> None:
@@ -341,28 +342,21 @@ def _id_of_partition_or_delivery(output: Output) -> TransactionId:
     if not _is_time(delivery):
         return TransactionId(f"{name}@{delivery}", 0)
     landing, time = Landing.of_run(tags), int(delivery)
-    earlier = _id_of_earlier_release(output, name, landing, time)
+    earlier = _id_of_earlier_release(output.table, name, landing, time)
     return earlier or _id_by_time(output.table, name, time, landing)
 
 
 def _id_of_earlier_release(
-    output: Output, name: str, landing: Landing, time: int
+    table: Table, name: str, landing: Landing, time: int
 ) -> TransactionId | None:
     """Return the id, without a suffix, by which an earlier release applied a delivery, if any.
 
-    What it applied last may be of another suffix, and an older delivery applied before. In doubt,
-    the latter counts as applied.
+    Another suffix or a directory may have that id, too, so it counts for exactly its time.
     """
-    table, [own, earlier] = output.table, recorded_names(name, landing)
+    own, earlier = recorded_names(name, landing)
     if own == earlier or not table.exists() or table.last_applied(own) is not None:
         return None
-    applied = table.last_applied(earlier)
-    if applied is None or applied < time:
-        return None
-    # The directory has an order of its own, with the same id.
-    if applied > time and any(has_landed_as_directory(p, output.tags) for p in output.partitions):
-        return None
-    return TransactionId(earlier, time)
+    return TransactionId(earlier, time) if table.last_applied(earlier) == time else None
 
 
 def _id_by_time(table: Table, name: str, time: int, landing: Landing) -> TransactionId:

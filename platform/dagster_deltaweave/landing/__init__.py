@@ -23,7 +23,6 @@ from dagster_deltaweave.landing.listing import (
 from dagster_deltaweave.landing.source_partition import (
     Landing,
     directory_name,
-    has_landed_as_directory,
     landing_tag,
     literal_path,
     read_source_partition,
@@ -40,7 +39,6 @@ __all__ = [
     "LandingLook",
     "directory_name",
     "groups",
-    "has_landed_as_directory",
     "hive_value",
     "is_whole_second",
     "landing_tag",

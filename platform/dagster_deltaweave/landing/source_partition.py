@@ -435,12 +435,6 @@ class Landing(NamedTuple):
             return cls()
 
 
-def has_landed_as_directory(partition: str, tags: Mapping[str, str]) -> bool:
-    """Return whether the partition of a run's delivery is also there without its suffix."""
-    directory = json.loads(written_tag(tags, LANDING) or "")["directory"]
-    return delivery(directory, partition, None) is not None
-
-
 def _files_digest(directory: str | Path, name: str, suffix: str) -> str | None:
     try:
         found = delivery(directory, name, None, suffix)

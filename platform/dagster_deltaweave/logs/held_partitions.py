@@ -93,7 +93,8 @@ class HeldPartitions:
         return self.holds_delivery(partition, landing, delivery or "", created_ns - 1)
 
     def _records(self, partition: str, landing: Landing) -> list[int]:
-        names = {*recorded_names(partition, landing), partition}
+        own, earlier = recorded_names(partition, landing)
+        names = {own if own in self.records else earlier, partition}
         return [self.records[name] for name in names if name in self.records]
 
 
@@ -111,7 +112,8 @@ def recorded_name(partition: str, landing: Landing) -> str:
 def recorded_names(partition: str, landing: Landing) -> tuple[str, str]:
     """Return the name of a partition's record, and the one of releases that left out the suffix.
 
-    Records of deliveries are digests, so that of another suffix is another delivery's.
+    The latter counts as long as there is no record by the former. Records of deliveries are
+    digests, so that of another suffix is another delivery's.
     """
     return recorded_name(partition, landing), recorded_name(partition, Landing(landing.directory))
 

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from dagster import AssetKey, DagsterRun, DagsterRunStatus
 
+from dagster_deltaweave.dagster_private import SENSOR_NAME_TAG
 from dagster_deltaweave.partitions import SOURCE_TABLE_TAG, SOURCE_VERSION_TAG, planned_assets
-from dagster_deltaweave.sensors.run_requests import is_of_sensor, runs_with_key
+from dagster_deltaweave.sensors.run_requests import is_here, is_of_sensor, runs_with_key
 from dagster_deltaweave.sensors.target_tables import StartedTarget
 
 
@@ -41,7 +42,7 @@ class SourceRuns:
             runs = runs_with_key(context, run_key)
             for run in runs:
                 is_own = is_of_sensor(context, self._sensor_name, run)
-                if not self._is_of_source(run, is_own=is_own):
+                if not self._is_of_source(run, is_own=is_own) or self._is_of_other_sensor(run):
                     continue
                 is_launched = run.status != DagsterRunStatus.NOT_STARTED
                 if is_own:
@@ -62,6 +63,16 @@ class SourceRuns:
         if table is None or not self._tables:
             return is_own or SOURCE_VERSION_TAG in run.tags
         return table in self._tables
+
+    def _is_of_other_sensor(self, run: DagsterRun) -> bool:
+        """Return whether a run is of another sensor that the code location still has.
+
+        Such a run is none of this sensor under an earlier name: each has its own runs.
+        """
+        repository, name = self._target.context.repository_def, run.tags.get(SENSOR_NAME_TAG)
+        is_other = name is not None and name != self._sensor_name
+        is_known = repository is not None and is_other and repository.has_sensor_def(str(name))
+        return is_known and is_here(self._target.context, run.remote_job_origin)
 
     def _is_of_same_ops(self, run: DagsterRun) -> bool:
         """Return whether a run is of the target, if that is a job that materializes no asset."""

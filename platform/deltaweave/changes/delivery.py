@@ -149,14 +149,15 @@ def rescued_table(table: Table, rescued: str | bool) -> Table | None:
         StatementError: The table of unusable events is the table itself.
     """
     if isinstance(rescued, str):
-        if rescued.rstrip("/") == table.path_or_name.rstrip("/"):
+        into = Table(table.spark, rescued)
+        if into.path_or_name.rstrip("/") == table.path_or_name.rstrip("/"):
             raise StatementError(
                 "rescued is the table itself.",
                 table=table.path_or_name,
                 operation="applying changes",
                 hint="Give another path or name, or True.",
             )
-        return Table(table.spark, rescued)
+        return into
     return table.named_with("_rescued") if rescued else None
 
 

@@ -190,6 +190,23 @@ def tags_of(suffix: str, directory: str = "/landing") -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("without_run")
+def test_what_is_put_back_is_new_though_an_earlier_release_merged_it(table: RecordedTable) -> None:
+    table.commit(table.records("a", tags_of("")))  # as releases did that left out the suffix
+    corrected = {key: value.replace("5@7", "5@8") for key, value in tags_of(".csv").items()}
+    table.commit(table.records("a", corrected))
+    landing = Landing("/landing", ".csv")
+
+    def looked() -> list[bool]:
+        found = merged_partitions(str(table.path), ORDERS)
+        assert found is not None
+        return [found.holds_delivery("a", landing, each, 9) for each in ("5@7", "5@8")]
+
+    assert looked() == [False, True]
+    restore(table.path, 3, to=1)
+    assert looked() == [True, False]
+
+
+@pytest.mark.usefixtures("without_run")
 @pytest.mark.parametrize(
     ("recorded", "asked", "is_held"),
     [
@@ -232,27 +249,24 @@ EU, US, ANY = (
 
 
 @pytest.mark.parametrize(
-    ("applied", "suffix", "time", "has_directory", "is_applied"),
+    ("applied", "suffix", "time", "is_applied"),
     [
-        ({}, "-us.csv", 10, False, False),
+        ({}, "-us.csv", 10, False),
         # The older delivery of another suffix comes last.
-        ({EU: 20}, "-us.csv", 10, False, False),
-        ({EU: 20}, ".csv", 10, False, False),  # one is the tail of the other
-        ({EU: 20}, "", 10, False, False),
-        ({EU: 20}, "-eu.csv", 10, False, True),
-        ({EU: 20}, "-eu.csv", 30, False, False),
-        ({EU: 20, US: 10}, "-us.csv", 15, False, False),
+        ({EU: 20}, "-us.csv", 10, False),
+        ({EU: 20}, ".csv", 10, False),  # one is the tail of the other
+        ({EU: 20}, "", 10, False),
+        ({EU: 20}, "-eu.csv", 10, True),
+        ({EU: 20}, "-eu.csv", 30, False),
+        ({EU: 20, US: 10}, "-us.csv", 15, False),
         # An earlier release applied it, by an id without a suffix.
-        ({ANY: 20}, "-eu.csv", 20, False, True),
-        ({ANY: 20}, "-us.csv", 10, False, True),
-        ({ANY: 20}, "-us.csv", 30, False, False),
-        ({ANY: 20, US: 30}, "-us.csv", 40, False, False),
-        ({ANY: 20, US: 10}, "-us.csv", 15, False, False),
-        # The partition lands as a directory, too, whose deliveries have that id.
-        ({ANY: 20}, "-us.csv", 10, True, False),
-        ({ANY: 20}, "-us.csv", 20, True, True),
-        ({ANY: 20}, "", 10, True, True),
-        ({ANY: 20}, "", 30, True, False),
+        ({ANY: 20}, "-eu.csv", 20, True),
+        ({ANY: 20}, "-us.csv", 10, False),  # of another suffix, or of a directory
+        ({ANY: 20}, "-us.csv", 30, False),
+        ({ANY: 20, US: 30}, "-us.csv", 40, False),
+        ({ANY: 20, US: 10}, "-us.csv", 15, False),
+        ({ANY: 20}, "", 10, True),
+        ({ANY: 20}, "", 30, False),
     ],
 )
 def test_an_older_delivery_counts_as_applied_only_for_its_own_suffix(
@@ -262,14 +276,11 @@ def test_an_older_delivery_counts_as_applied_only_for_its_own_suffix(
     applied: Mapping[str, int],
     suffix: str,
     time: int,
-    has_directory: bool,
     is_applied: bool,
 ) -> None:
     monkeypatch.setattr(lineage, "LogOf", lambda snapshot: LogAt(snapshot.data_path))
     landing = tmp_path / "landing"
     landing.mkdir()
-    if has_directory:
-        (landing / "a").mkdir()
     names = {
         recorded_name("orders#a", Landing("/landing", each)): recorded_name(
             "orders#a", Landing(str(landing), each)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -352,12 +353,14 @@ def test_decoded_structs_in_texts_have_exact_times_in_every_zone(spark: SparkSes
         assert json.loads(found.doc) == {"at": "2026-01-01T00:00:00.123456Z"}
 
 
+@pytest.mark.parametrize("is_relative", [False, True])
 def test_events_are_not_put_aside_into_the_table_itself(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, is_relative: bool
 ) -> None:
     path = str(tmp_path / "t")
+    named = os.path.relpath(path) if is_relative else path
     with pytest.raises(StatementError, match="rescued is the table itself"):
-        apply(spark, path, changes(spark, MESSAGES), 1, f"{path}/")
+        apply(spark, named, changes(spark, MESSAGES), 1, f"{named}/")
     assert not Table(spark, path).exists()
 
 

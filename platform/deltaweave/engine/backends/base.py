@@ -16,7 +16,7 @@ Allowed = TypeVar("Allowed")
 class DeclinedError(NotRewritableError):
     """Raised where a backend declines a merge, or where a rebase declines its output.
 
-    The backend has written nothing.
+    Nothing that was written for it is committed.
 
     Args:
         known: The candidate files, if they were found before.

@@ -244,6 +244,6 @@ def _put(
         wrong["event"].alias("event"),
         F.lit(target).alias("target"),
     )
-    rows = fitted(rows.dropDuplicates(["id"]), into)
+    rows = fitted(rows.dropDuplicates(["id"]), into, way_out=None)
     merge = into.merge(rows, on=same)
     merge.add(clauses.when_not_matched_insert_all()).execute()

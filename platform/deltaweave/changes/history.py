@@ -10,10 +10,10 @@ began it and, if no version follows, the delete that ended it; the remembered ev
 versions do not show; and the batch. It makes no difference from which of these an event comes, and
 so neither does its time of arrival.
 
-If an upsert is remembered, all are that count at its sequence. So a version's row counts as the
-event that began it if no upsert of its sequence is remembered, and otherwise is not looked at: it
-may have values of other events, later ones where columns are not tracked or earlier ones where
-events leave columns out.
+A version's row counts as the event that began it, and its tie decides, if it has exactly the values
+of that event. It may have values of other events, later ones where columns are not tracked or
+earlier ones where events leave columns out. Then, if an upsert of its sequence is remembered, all
+are that count there, and the row is not looked at.
 """
 
 from __future__ import annotations
@@ -220,7 +220,8 @@ class Histories:
 
     def _that_count(self, known: DataFrame, side_version: int) -> DataFrame:
         """Drop rows of versions that do not count, and add `_cdc_began` and `_cdc_is_shared`."""
-        is_noted = _IS_KEPT if self.versions_are_events(side_version) else f"NOT {_IN_TABLE}"
+        are_events = self.versions_are_events(side_version)
+        is_noted = _IS_KEPT if are_events else f"NOT {_IN_TABLE}"
         known = known.withColumns(
             {
                 _BEGAN: F.expr(f"collect_list({_BEGAN}) OVER ({self._at})"),
@@ -229,9 +230,9 @@ class Histories:
             }
         )
         # If a version begins at the end of another, no delete ended the earlier one.
-        known = known.where(
-            f"NOT {_IN_TABLE} OR if({_IS_UPSERT}, NOT _cdc_is_replaced, size({_BEGAN}) = 0)"
-        )
+        # A row that is exactly its event's competes with those of its sequence that are remembered.
+        counts = "true" if are_events else "NOT _cdc_is_replaced"
+        known = known.where(f"NOT {_IN_TABLE} OR if({_IS_UPSERT}, {counts}, size({_BEGAN}) = 0)")
         return known.drop("_cdc_is_replaced")
 
     def _any_upsert(self, condition: str) -> Column:

@@ -264,7 +264,7 @@ _PARTS_WITHOUT_ROW = {
 }
 _OPERATIONS, _OF_PROGRAM = ("c", "u", "r", "d", "t"), "m"
 # Fields of messages about transactions, which have the first two, and of heartbeats.
-_OF_TRANSACTIONS = ("status", "id", "ts_ms", "event_count", "data_collections")
+_OF_TRANSACTIONS = ("status", "id", "event_count")
 _OF_HEARTBEATS = ("ts_ms", "ts_us", "ts_ns")
 # The part of an envelope's Connect schema that describes `before` and `after`.
 _SCHEMA = (
@@ -567,13 +567,12 @@ def _is_about_others(text: Column, whole: Column) -> Column:
     is_null = F.get_json_object(text, "$.payload").isNull() & has("payload")
     is_tombstone = (F.trim(text) == "null") | (is_null & has_only("schema", "payload"))
     is_heartbeat = has("ts_ms") & has_only(*_OF_HEARTBEATS)
-    is_of_transaction = (
-        F.get_json_object(whole, "$.status").isin("BEGIN", "END")
-        & has(*_OF_TRANSACTIONS[:2])
-        & (has("event_count") | has("ts_ms"))
-        & has_only(*_OF_TRANSACTIONS)
+    is_of_transaction = F.get_json_object(whole, "$.status").isin("BEGIN", "END") & has(
+        *_OF_TRANSACTIONS
     )
-    is_of_schema = has("databaseName") & (has("ddl") | has("tableChanges"))
+    is_of_schema = (
+        has("databaseName") & (has("ddl") | has("tableChanges")) & (has("source") | has("position"))
+    )
     is_other = is_tombstone | is_heartbeat | is_of_transaction | is_of_schema
     return F.coalesce(is_other, F.lit(False))
 

@@ -155,7 +155,8 @@ class TextValue:
         if not isinstance(data_type, (DateType, *TIMES)):
             return F.lit(False)
         nanos = F.when(self.text.rlike(r"^-?\d+$"), self.text.try_cast("decimal(20,0)"))
-        in_nanos = F.lit(self.unit == "nanos")
+        # Without a schema, the number of a date is one of days.
+        in_nanos = F.lit(self.unit == "nanos" and not isinstance(data_type, DateType))
         if self.semantic is not None:
             is_known = self.semantic.isin(*SEMANTIC_UNITS)
             in_nanos = F.when(is_known, self.semantic == _NANOS).otherwise(in_nanos)

@@ -308,7 +308,8 @@ def _check_have_columns(
     a base that is dropped and created again, or overwritten with overwriteSchema, has other names.
     Without it, the overwrite gives other types.
     """
-    check_key_types(batches.table, changeset.shape, _OVERWRITE_AGAIN)
+    if batches.newest > batches.after:
+        check_key_types(batches.table, changeset.shape, _OVERWRITE_AGAIN)
     may_be_of_another = batches.may_be_of_another_base(snapshot.id)
     if not (may_be_of_another or _may_lack_keys(changeset, batches)):
         return

@@ -119,7 +119,10 @@ def open_side_table(table: Table, directory: str, owner: str | None = None) -> T
 
 
 def fitted(
-    rows: DataFrame, kept_in: Table, schema: StructType | None = None, way_out: str = _DELETE
+    rows: DataFrame,
+    kept_in: Table,
+    schema: StructType | None = None,
+    way_out: str | None = _DELETE,
 ) -> DataFrame:
     """Fit rows to an existing side table, which first gets columns and wider types for them.
 
@@ -128,7 +131,7 @@ def fitted(
         kept_in: The side table.
         schema: The types that it gets for them; by default theirs. What does not fit is cast when
             it is written.
-        way_out: As in `check_types`.
+        way_out: As in `check_types`; None if that is not asked.
 
     Raises:
         SourceError: See `check_types`.
@@ -136,7 +139,8 @@ def fitted(
         DeltaweaveError: Delta cannot change its columns so.
     """
     held = kept_in.snapshot().schema
-    check_types(kept_in.snapshot(), schema or rows.schema, way_out)
+    if way_out is not None:
+        check_types(kept_in.snapshot(), schema or rows.schema, way_out)
     wanted = wider(held, schema or rows.schema)
     assert isinstance(wanted, StructType)
     if plain(wanted) != plain(held):
@@ -173,7 +177,8 @@ def check_key_types(kept_in: TableSnapshot, shape: EventShape, way_out: str) -> 
     if table is None:
         return
     fields = by_case(table.fields.values())
-    keys = [(name, key) for key in shape.keys for name in shape.stored_names(key)]
+    known = [key for key in shape.keys if key.lower() in fields]  # others are refused later
+    keys = [(name, key) for key in known for name in shape.stored_names(key)]
     types = [StructField(name, fields[key.lower()].dataType) for name, key in keys]
     check_types(kept_in, StructType(types), way_out)
 

@@ -517,7 +517,8 @@ def without_skipped(messages: Messages, rows: DataFrame, wanted: StructType) -> 
     # A flattened row may have a column with one of these names, but rarely with both.
     has_parts = F.col(OPERATION).isNotNull() & F.col(SOURCE).isNotNull()
     is_skipped = (
-        F.when(F.col(UNREAD).isNotNull(), False)
+        F.when(F.trim(text) == "null", True)  # a tombstone of a JSON serializer
+        .when(F.col(UNREAD).isNotNull(), False)
         .when(has_parts, _is_of_program())
         .when(_is_about_others(text, whole), True)
         .when(_is_flattened(whole, wanted), _refused_as_flattened(messages))
@@ -565,7 +566,7 @@ def _is_about_others(text: Column, whole: Column) -> Column:
         return F.size(F.array_except(keys, F.array(*map(F.lit, names)))) == 0
 
     is_null = F.get_json_object(text, "$.payload").isNull() & has("payload")
-    is_tombstone = (F.trim(text) == "null") | (is_null & has_only("schema", "payload"))
+    is_tombstone = is_null & has_only("schema", "payload")
     is_heartbeat = has("ts_ms") & has_only(*_OF_HEARTBEATS)
     is_of_transaction = F.get_json_object(whole, "$.status").isin("BEGIN", "END") & has(
         *_OF_TRANSACTIONS

@@ -284,6 +284,23 @@ def test_the_same_tied_event_wins_whatever_batches_follow(apply: Apply, tmp_path
     assert set(winners[0].values()) == {"a", "b"}
 
 
+def test_a_version_that_alone_shows_its_event_stays(
+    spark: SparkSession, apply: Apply, tmp_path: Path
+) -> None:
+    path, keys = str(tmp_path / "t"), range(1, 9)
+    apply([Event(k, 4, 0, "a") for k in keys], table=path)
+    apply([Event(k, 5, 0, "a") for k in keys], table=path)  # begins no version, and is remembered
+    before = apply([Event(k, 5, k, "a") for k in keys], table=path)
+    began = {row[0] for row in before if row[3] == 5}
+    assert 0 < len(began) < len(keys), "both of two tied events win, of other keys each"
+    # Earlier releases and a concurrent batch remember only the tied event that lost.
+    shown = f"_cdc_values.v <> 0 AND k IN ({', '.join(map(str, began))})"
+    spark.sql(f"DELETE FROM delta.`{path}/_deltaweave_events` WHERE {shown}")
+    after = apply([Event(k, 9, 99, "a") for k in keys], table=path)
+    ended = {(k, v, w, start, 9 if end is None else end) for k, v, w, start, end in before}
+    assert after == ended | {(k, 99, "a", 9, None) for k in keys}
+
+
 def test_an_equal_value_that_is_not_the_same_begins_a_version(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -10,15 +10,21 @@ from dagster._core.test_utils import create_run_for_test
 
 
 def tick(
-    defs: Definitions, instance: DagsterInstance, cursor: str | None = None
+    defs: Definitions,
+    instance: DagsterInstance,
+    cursor: str | None = None,
+    *,
+    name: str | None = None,
 ) -> SensorExecutionData:
-    """Evaluate the one sensor of these definitions."""
-    [sensor] = defs.sensors or []
+    """Evaluate a sensor of these definitions, by default the only one."""
+    if name is None:
+        [sensor] = defs.sensors or []
+        name = sensor.name
     # The reference lets the sensor look up dynamic partitions.
     context = build_sensor_context(
         instance=instance, instance_ref=instance.get_ref(), cursor=cursor, definitions=defs
     )
-    return defs.resolve_sensor_def(sensor.name).evaluate_tick(context)
+    return defs.resolve_sensor_def(name).evaluate_tick(context)
 
 
 def requested(data: SensorExecutionData) -> list[str | None]:

@@ -192,6 +192,26 @@ def test_runs_of_a_table_count_under_whatever_name_of_the_sensor(
         assert status == NEW or not tick(sensor, instance).run_requests
 
 
+def test_a_sensor_requests_its_assets_whatever_another_one_requested(
+    events: Path, instance: DagsterInstance
+) -> None:
+    both = sensor_on(events, target=AssetSelection.assets(*sorted(BOTH)))
+    one = sensor_on(events, name="merged_changed", target=AssetSelection.assets("merged"))
+    sensors = [*(both.sensors or ()), *(one.sensors or ())]
+    defs = Definitions(assets=both.assets, sensors=sensors)
+    append(events, ("mon", 1))
+    [first] = tick(defs, instance, name="merged_changed").run_requests or []
+    create_run_for_test(
+        instance,
+        tags={RUN_KEY_TAG: str(first.run_key), SENSOR_NAME_TAG: "merged_changed", **first.tags},
+        status=DagsterRunStatus.FAILURE,
+        asset_selection=frozenset({AssetKey("merged")}),
+    )
+    [own] = tick(defs, instance, name="events_changed").run_requests or []
+    assert (own.asset_selection, own.run_key) == (None, f"{first.run_key}#2")
+    assert not tick(defs, instance, name="merged_changed").run_requests
+
+
 def test_a_renamed_code_location_requests_no_run_twice(
     events: Path, instance: DagsterInstance
 ) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -166,6 +167,10 @@ class _Planner:
             if self._positions is not None
         }
         self._blocker: str | None = None
+        self._num_late = 0
+        newest = " ".join(f"{key}:{self._newest[key]}" for key in sorted(self._newest))
+        # Ends the digest of deliveries that are all late for these.
+        self._past_newest = f">{hashlib.sha256(newest.encode()).hexdigest()[:16]}"
 
     @property
     def _instance(self) -> DagsterInstance:
@@ -189,16 +194,14 @@ class _Planner:
         }
         oldest = sorted(awaited, key=self.sort_key)
         for digest, group in groups(left, lambda each: _keys_text(missing[each.partition])):
-            if digest in done:
-                self.plan.merged += len(group)
-                self.plan.done.append(digest)
+            if self._is_as_before(digest, group, missing, done):
                 continue
             if len(self.plan.requests) == self.limit:
                 self.plan.later += len(group)
                 continue
-            merged = self.plan.merged
-            lacking = {asset.key for each in group for asset in missing[each.partition]}
-            runs = self._runs.of([each.partition for each in group], lacking)
+            merged, num_late = self.plan.merged, self._num_late
+            those = [asset for each in group for asset in missing[each.partition]]
+            runs = self._runs.of([each.partition for each in group], {each.key for each in those})
             for delivery in group:
                 partition = delivery.partition
                 while oldest and self.sort_key(oldest[0]) < self.sort_key(partition):
@@ -210,6 +213,28 @@ class _Planner:
                 self._decide(delivery, runs.get(partition, ()), missing[partition])
             if self.plan.merged - merged == len(group):
                 self.plan.done.append(digest)
+            elif self._num_late - num_late == len(group) and all(map(self._shows_merges, those)):
+                self.plan.done.append(f"{digest}{self._past_newest}")
+
+    def _is_as_before(
+        self,
+        digest: str,
+        group: Sequence[Delivery],
+        missing: Mapping[str, Sequence[TargetAsset]],
+        done: frozenset[str],
+    ) -> bool:
+        """Take over what an earlier tick found, if no delivery of a group is to be requested."""
+        as_late = f"{digest}{self._past_newest}"
+        if digest in done:
+            self.plan.merged += len(group)
+            self.plan.done.append(digest)
+            return True
+        if as_late in done:
+            for each in group:
+                self._note_late(each.partition, {asset.key for asset in missing[each.partition]})
+            self.plan.done.append(as_late)
+            return True
+        return False
 
     def _decide(
         self, delivery: Delivery, runs: Sequence[RunRecord], missing: Sequence[TargetAsset]
@@ -225,11 +250,7 @@ class _Planner:
         elif standing.run is not None and not standing.problem and standing.attempt is None:
             self.plan.under_way.append(partition)
         elif late >= standing.missing:
-            newest = self._newest[min(standing.missing)]
-            self.plan.notes.append(
-                f"{partition} is older than {newest}, which is merged: run it with the tag "
-                f"{ORDER_TAG}: any, then the newer ones again"
-            )
+            self._note_late(partition, standing.missing)
         elif self._blocker is not None:
             self.plan.waiting.setdefault(self._blocker, []).append(partition)
         elif standing.problem:
@@ -248,6 +269,17 @@ class _Planner:
             self.plan.requests.append((delivery, chosen))
         else:
             self.plan.later += 1
+
+    def _shows_merges(self, asset: TargetAsset) -> bool:
+        """Return whether a late delivery of an asset stays one until its table's log changes."""
+        return asset.is_read and asset.key in self._newest
+
+    def _note_late(self, partition: str, missing: Collection[AssetKey]) -> None:
+        self._num_late += 1
+        self.plan.notes.append(
+            f"{partition} is older than {self._newest[min(missing)]}, which is merged: run it with "
+            f"the tag {ORDER_TAG}: any, then the newer ones again"
+        )
 
     def _is_merged_past(self, key: AssetKey, partition: str) -> bool:
         """Return whether a partition is late: a newer one was merged into an asset's table."""

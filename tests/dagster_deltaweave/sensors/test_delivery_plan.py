@@ -480,6 +480,43 @@ def test_a_tick_reads_no_more_of_100_000_partitions_than_of_three(
     assert len(read) < 10
 
 
+@pytest.mark.minutes
+def test_a_tick_asks_no_more_of_3_000_late_deliveries_than_of_three(shop: Shop) -> None:
+    """After the first tick, until a newer partition is merged or one of them is."""
+    records, asked = records_id("11111111", ORDERS), []
+    for number in (3, 3_000):
+        shop.days = days = [f"day-{each:06}" for each in range(number + 2)]
+        found = [Delivery(day, str(at), at, at) for at, day in enumerate(days[:-2], 1)]
+        listed = patch("dagster_deltaweave.sensors.landing.list_deliveries", return_value=found)
+        records_of_runs = shop.instance.get_run_records
+        of_runs = patch.object(DagsterInstance, "get_run_records", side_effect=records_of_runs)
+        ticks = []
+        with listed, of_runs as runs:
+            cursor = None
+            for newest, merged in (
+                (days[-2], None),
+                (days[-2], None),  # nothing changed
+                (days[-1], None),  # a newer one was merged
+                (days[-1], found[1]),  # a late one was merged by hand
+            ):
+                ids = {records: 1, f"{ORDER}#{newest}": 1, ORDER: 1}
+                if merged is not None:
+                    name = recorded_name(merged.partition, Landing())
+                    ids[f"{records}#{name}"] = record_of(str(merged.identity), 1)
+                shop.commit(0, {"metaData": {"id": "11111111"}})
+                shop.commit(1, *({"txn": {"appId": n, "version": v}} for n, v in ids.items()))
+                runs.reset_mock()
+                data = shop.tick(cursor)
+                cursor = data.cursor
+                ticks.append((requested(data), runs.call_count))
+                assert f"{days[0]} is older than {newest}, which is merged" in str(
+                    data.skip_message
+                )
+        assert [keys for keys, _ in ticks] == [[]] * 4
+        asked.append([calls for _, calls in ticks])
+    assert asked[0][1] == asked[1][1] < min(asked[0][0], asked[0][2], asked[0][3])
+
+
 def test_a_dagster_retry_is_judged_by_itself_not_by_the_last_runs_tags(
     shop: Shop,
 ) -> None:

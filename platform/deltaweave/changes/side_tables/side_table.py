@@ -138,10 +138,11 @@ def fitted(
         CommitConflictError: Another writer changed the side table meanwhile.
         DeltaweaveError: Delta cannot change its columns so.
     """
-    held = kept_in.snapshot().schema
+    given, read = schema or rows.schema, kept_in.snapshot()
     if way_out is not None:
-        check_types(kept_in.snapshot(), schema or rows.schema, way_out)
-    wanted = wider(held, schema or rows.schema)
+        check_types(read, given, way_out)
+    held = read.schema
+    wanted = wider(held, given)
     assert isinstance(wanted, StructType)
     if plain(wanted) != plain(held):
         _add_and_widen_columns(kept_in, held, wanted)

@@ -512,7 +512,7 @@ class Table:
             self._alone("DELETE"),
             own_session(self.spark, filters_exactly=True) as own,
         ):
-            run_command(own, f"DELETE FROM {self._name} WHERE {condition}")
+            run_command(self.spark, f"DELETE FROM {self._name} WHERE {condition}", own=own)
 
     def compact(self) -> None:
         """Compact small files by Delta's own OPTIMIZE.

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from deltaweave.delta.jvm import PAIR_VERSION, DeltaTransaction, JavaObject, Jvm, is_on
+from deltaweave.delta.jvm import PAIR_VERSION, DeltaTransaction, JavaObject, Jvm, active, is_on
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.errors import CommitConflictError, StatementError
 
@@ -164,15 +164,21 @@ def without_session_transaction_id() -> Iterator[None]:
         _is_hidden.reset(token)
 
 
-def run_command(spark: SparkSession, command: str) -> None:
-    """Run a command of Delta, without the session's id in `without_session_transaction_id`."""
-    if not _is_hidden.get():
-        spark.sql(command)
-        return
-    alike = spark._jsparkSession.cloneSession()  # other threads may use the session's own settings
-    for key in (APPLICATION_ID, VERSION):
-        alike.conf().unset(key)
-    alike.sql(command)
+def run_command(spark: SparkSession, command: str, *, own: SparkSession) -> None:
+    """Run a command of Delta in a session of the engine, whose settings it takes.
+
+    Names in it mean what they mean in `spark`: no copy of a session has catalogs that were set up
+    in it. Without the session's id in `without_session_transaction_id`.
+    """
+    session = own._jsparkSession
+    if _is_hidden.get():
+        session = session.cloneSession()  # other threads may use the session's own settings
+        for key in (APPLICATION_ID, VERSION):
+            session.conf().unset(key)
+    parsed = session.sessionState().sqlParser().parsePlan(command)
+    with active(spark):
+        resolved = Jvm.of(spark).resolved(parsed)
+    Jvm.singleton(Jvm.of(spark).sql.classic, "Dataset").ofRows(session, resolved)
 
 
 def reset_session_transaction_id(spark: SparkSession) -> None:

@@ -349,6 +349,12 @@ class Jvm:
         """Wrap a JVM DataFrame as a PySpark one."""
         return DataFrame(java_data_frame, self.spark)
 
+    def resolved(self, plan: Plan) -> JavaObject:
+        """Return a parsed plan after Spark's and Delta's analysis; no command is executed."""
+        modes = self.singleton(self.sql.execution, "CommandExecutionMode")
+        skip = self.made_once("no execution of commands", modes.SKIP)
+        return self.session.sessionState().executePlan(plan, skip).analyzed()
+
     def data_frame_of_plan(self, plan: Plan) -> DataFrame:
         """Build a DataFrame whose logical plan is `plan`; it keeps the attribute ids."""
         dataset = self.singleton(self.sql.classic, "Dataset")

@@ -305,13 +305,10 @@ def _with_parameters(
 def analyzed(parsed: ParsedMerge) -> JavaObject:
     """Return a parsed statement's plan after Spark's and Delta's analysis; nothing is executed."""
     spark = parsed.spark
-    execution = Jvm.of(spark).sql.execution
-    modes = Jvm.singleton(execution, "CommandExecutionMode")
-    skip = Jvm.of(spark).made_once("no execution of commands", modes.SKIP)
 
     def analyze(plan: Plan) -> JavaObject:
         with translated(parsed.table):
-            return spark._jsparkSession.sessionState().executePlan(plan, skip).analyzed()
+            return Jvm.of(spark).resolved(plan)
 
     try:
         return analyze(parsed.plan)

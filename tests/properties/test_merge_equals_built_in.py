@@ -40,6 +40,7 @@ EXAMPLES = int(os.environ.get("DELTAWEAVE_FUZZ_EXAMPLES", "15"))
 SHRINKS = os.environ.get("DELTAWEAVE_FUZZ_SHRINK", "1") != "0"
 FIRST_SEED = int(os.environ.get("DELTAWEAVE_FUZZ_SEED", "0"))
 BEYOND_ARROW = ("would lose data", "is not a valid decimal128 number")
+MISQUOTED = ("INVALID_ATTRIBUTE_NAME_SYNTAX", "UNRESOLVED_COLUMN.WITH_SUGGESTION")
 # What built-in MERGE does where it meets a defect.
 EXPLAINS: dict[str, Callable[[Truth, Outcome], bool]] = {
     "drops_rows_as_repeated": lambda right, theirs: len(theirs.rows) < len(right.rows),
@@ -47,10 +48,7 @@ EXPLAINS: dict[str, Callable[[Truth, Outcome], bool]] = {
         "USER_RAISED_EXCEPTION" in theirs.error_classes
     ),
     "overlooks_repeated_matches": lambda right, _: right.is_ambiguous,
-    "quotes_names_wrongly": lambda _, theirs: (
-        theirs.error_classes[:1]
-        in {("INVALID_ATTRIBUTE_NAME_SYNTAX",), ("UNRESOLVED_COLUMN.WITH_SUGGESTION",)}
-    ),
+    "quotes_names_wrongly": lambda _, theirs: first_class(theirs) in MISQUOTED,
     "makes_the_table_unreadable": lambda *_: False,  # no such table is drawn
     "moves_rows_to_another_hour": lambda *_: False,  # nor any such time
     "overlooks_days": lambda *_: False,  # nor any such day
@@ -291,8 +289,10 @@ def assert_same_error(ours: Outcome, theirs: Outcome) -> None:
         # ON NULL: it depends on the table's state whether Delta's skipping or the join meets it.
         assert ours.error_classes in (theirs.error_classes[:1], (UNTYPED_JOIN,))
         return
-    if is_of_a_value(ours) and is_of_a_value(theirs):
-        return  # which of several values that cannot be computed is met first, is nobody's promise
+    if is_of_a_value(ours) and (is_of_a_value(theirs) or first_class(theirs) in MISQUOTED):
+        # Which of several values that cannot be computed is met first, is nobody's promise; nor
+        # whether one is met before built-in MERGE plans a write by names that it quotes wrongly.
+        return
     assert set(ours.error_classes) <= set(theirs.error_classes)
     assert bool(ours.error_classes) == bool(theirs.error_classes)
 

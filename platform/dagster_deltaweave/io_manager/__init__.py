@@ -11,8 +11,9 @@
 - `change_events`: appends to the changeset of a merge-on-read table: a batch or a stream.
 - `target_table`: the table before a write: its location, its columns, the version to start at.
 - `transaction_ids`: what a commit records so that nothing is applied twice.
-- `merge_order`: merges of partitions in order: a run waits for runs of older ones, and takes the
-  lease; older partitions are refused.
+- `earlier_runs`: the runs of older partitions that a merge must come after, as Dagster knows them.
+- `merge_order`: merges of partitions in order: a run waits for those runs, and takes the lease;
+  older partitions are refused.
 - `rows_by_key`: one row for each key, or an error.
 """
 

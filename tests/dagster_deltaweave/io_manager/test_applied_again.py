@@ -43,7 +43,7 @@ from dagster._core.test_utils import create_run_for_test
 from dagster_deltaweave import SparkDeltaIOManager, SparkResource
 from dagster_deltaweave.dagster_private import RANGE_TAGS
 from dagster_deltaweave.io_manager import delta_io_manager, stores
-from dagster_deltaweave.io_manager.merge_order import EarlierRuns
+from dagster_deltaweave.io_manager.merge_order import loads_itself
 from dagster_deltaweave.io_manager.target_table import Start, TargetTable, run_created_ms
 from dagster_deltaweave.io_manager.transaction_ids import (
     RunIds,
@@ -482,9 +482,8 @@ def test_an_asset_of_a_step_reads_itself_only_by_a_dependency_of_its_own() -> No
     class Starts(IOManager):
         def handle_output(self, context: OutputContext, obj: object) -> None:
             target = TargetTable(context, cast("Any", None), cast("Any", None))
-            earlier = EarlierRuns(context, "", [], lambda _: 0, 0)
             name = context.asset_key.to_user_string()
-            found[name] = target.start_of_write(adds_only=True), earlier._loads_itself
+            found[name] = target.start_of_write(adds_only=True), loads_itself(context)
 
         def load_input(self, context: InputContext) -> int:
             return 1

@@ -32,7 +32,8 @@ from dagster._core.test_utils import create_run_for_test
 from dagster_deltaweave import merge_asset
 from dagster_deltaweave.dagster_private import PRIORITY_TAG
 from dagster_deltaweave.io_manager import merge_order, step_attempts
-from dagster_deltaweave.io_manager.merge_order import EarlierRuns
+from dagster_deltaweave.io_manager.earlier_runs import EarlierRuns
+from dagster_deltaweave.io_manager.merge_order import WaitForEarlier
 from dagster_deltaweave.io_manager.step_attempts import retry_run_if_transient
 from dagster_deltaweave.partitions import partition_positions
 from deltaweave.errors import CommitConflictError, OutOfOrderError
@@ -54,8 +55,10 @@ class Waits(IOManager):
         positions = partition_positions(LETTERS, context.step_context.instance)
         assert positions is not None
         partitions = [context.partition_key]
-        earlier = EarlierRuns(context, "letters", partitions, positions, self.wait_seconds)
-        earlier.wait(lambda: self.newest, has_rows=True, holds=lambda key, _: key == self.held)
+        earlier = EarlierRuns(context, partitions, positions)
+        WaitForEarlier(earlier, "letters", self.wait_seconds).until_merged(
+            lambda: self.newest, has_rows=True, holds=lambda key, _: key == self.held
+        )
 
     def load_input(self, context: InputContext) -> None: ...
 
@@ -247,8 +250,8 @@ class WaitsTwice(IOManager):
 
         positions = partition_positions(context.asset_partitions_def, instance)
         assert positions is not None
-        earlier = EarlierRuns(context, "letters", [context.partition_key], positions, 60)
-        earlier.wait(newest, has_rows=has_rows)
+        earlier = EarlierRuns(context, [context.partition_key], positions)
+        WaitForEarlier(earlier, "letters", 60).until_merged(newest, has_rows=has_rows)
 
     def wait_for_older(self, context: OutputContext) -> None:
         self.look(context, has_rows=False)

@@ -53,7 +53,8 @@ from sqlalchemy.engine import Engine
 
 from dagster_deltaweave import merge_asset
 from dagster_deltaweave.io_manager import merge_order
-from dagster_deltaweave.io_manager.merge_order import EarlierRuns
+from dagster_deltaweave.io_manager.earlier_runs import EarlierRuns
+from dagster_deltaweave.io_manager.merge_order import WaitForEarlier
 from dagster_deltaweave.partitions import partition_positions, partitions_of_run
 from deltaweave.errors import OutOfOrderError
 from tests.dagster_deltaweave.io_manager.test_earlier_runs import (
@@ -159,8 +160,8 @@ class WaitsForAll(IOManager):
         positions = partition_positions(context.asset_partitions_def, context.step_context.instance)
         assert positions is not None
         partitions = list(context.asset_partition_keys)
-        earlier = EarlierRuns(context, "letters", partitions, positions, 0)
-        earlier.wait(lambda: None, has_rows=True)
+        earlier = EarlierRuns(context, partitions, positions)
+        WaitForEarlier(earlier, "letters", 0).until_merged(lambda: None, has_rows=True)
 
     def load_input(self, context: InputContext) -> None: ...
 
@@ -439,10 +440,10 @@ class OneLook(IOManager):
         instance = context.step_context.instance
         positions = partition_positions(context.asset_partitions_def, instance)
         assert positions is not None
-        earlier = EarlierRuns(context, "letters", [context.partition_key], positions, 0)
+        earlier = EarlierRuns(context, [context.partition_key], positions)
         event.listen(Engine, "before_cursor_execute", self._count)
         try:
-            earlier.wait(lambda: None, has_rows=True)
+            WaitForEarlier(earlier, "letters", 0).until_merged(lambda: None, has_rows=True)
         finally:
             event.remove(Engine, "before_cursor_execute", self._count)
 

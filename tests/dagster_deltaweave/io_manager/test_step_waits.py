@@ -29,7 +29,8 @@ from dagster._core.execution.retries import RetryMode
 
 from dagster_deltaweave import SparkDeltaIOManager, SparkResource, merge_asset
 from dagster_deltaweave.io_manager import delta_io_manager, merge_order
-from dagster_deltaweave.io_manager.merge_order import EarlierRuns
+from dagster_deltaweave.io_manager.earlier_runs import EarlierRuns
+from dagster_deltaweave.io_manager.merge_order import WaitForEarlier
 from dagster_deltaweave.partitions import partition_positions
 from tests.dagster_deltaweave.io_manager.test_earlier_runs import STARTED, created
 
@@ -69,8 +70,10 @@ class Steps:
 
         positions = partition_positions(DAYS, instance)
         assert positions is not None
-        earlier = EarlierRuns(context, "letters", [context.partition_key], positions, 60)
-        earlier.wait(newest, has_rows=False, has_inputs=has_inputs)
+        earlier = EarlierRuns(context, [context.partition_key], positions)
+        WaitForEarlier(earlier, "letters", 60).until_merged(
+            newest, has_rows=False, has_inputs=has_inputs
+        )
 
     def _load(self, context: InputContext, *_: object) -> int:
         self.did.append(f"loads {context.asset_key.to_user_string()}")

@@ -30,7 +30,8 @@ from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
 from dagster._core.test_utils import create_run_for_test
 
 from dagster_deltaweave import merge_asset
-from dagster_deltaweave.io_manager.merge_order import EarlierRuns
+from dagster_deltaweave.io_manager.earlier_runs import EarlierRuns
+from dagster_deltaweave.io_manager.merge_order import WaitForEarlier
 from dagster_deltaweave.io_manager.step_attempts import retry_run_if_transient, waits_of_step
 from dagster_deltaweave.partitions import partition_positions
 from deltaweave.errors import CommitConflictError
@@ -45,8 +46,8 @@ class WaitsAndLosesOnce(IOManager):
     def look(self, context: OutputContext, *, has_rows: bool) -> None:
         positions = partition_positions(LETTERS, context.step_context.instance)
         assert positions is not None
-        earlier = EarlierRuns(context, "letters", [context.partition_key], positions, 60)
-        earlier.wait(lambda: None, has_rows=has_rows)
+        earlier = EarlierRuns(context, [context.partition_key], positions)
+        WaitForEarlier(earlier, "letters", 60).until_merged(lambda: None, has_rows=has_rows)
 
     def wait_for_older(self, context: OutputContext) -> None:
         if context.asset_key in (PATIENT, IMPATIENT):

@@ -2,9 +2,9 @@
 
 - `table_assets`: `MergeAssetComponent`, `CdcAssetComponent` and `MergeOnReadAssetComponent`, the
   YAML forms of the three decorators.
-- `table_checks`: `TableChecksComponent`, that of `build_table_checks` and `build_merge_checks`.
-- `automation`: `LandingSensorComponent` and `MaintenanceComponent`, those of
-  `build_partition_sensor` and `build_upkeep_schedule`.
+- `automation`: `LandingSensorComponent`, `MaintenanceComponent` and `TableChecksComponent`, the
+  YAML forms of `build_partition_sensor`, `build_upkeep_schedule`, and `build_table_checks` with
+  `build_merge_checks`.
 - `found_tables`: `DeltaTablesComponent`, tables that others write as external assets.
 - `table_component`: what the components of tables have in common: their asset, the source of its
   rows, and how other components find them.
@@ -12,14 +12,17 @@
 
 from __future__ import annotations
 
-from dagster_deltaweave.components.automation import LandingSensorComponent, MaintenanceComponent
+from dagster_deltaweave.components.automation import (
+    LandingSensorComponent,
+    MaintenanceComponent,
+    TableChecksComponent,
+)
 from dagster_deltaweave.components.found_tables import DeltaTablesComponent
 from dagster_deltaweave.components.table_assets import (
     CdcAssetComponent,
     MergeAssetComponent,
     MergeOnReadAssetComponent,
 )
-from dagster_deltaweave.components.table_checks import TableChecksComponent
 
 __all__ = [
     "CdcAssetComponent",

@@ -340,7 +340,7 @@ def test_nothing_that_fails_after_a_rematerialization_fails_its_run(
         purge=or_breaks("purge", 1),
         merged_batch=or_breaks("merged_batch", 2),
     )
-    module = "dagster_deltaweave.assets.merge_on_read"
+    module = "dagster_deltaweave.assets.change_events"
     for name in ("run_locator", "merge_on_read_locations", "keep_view_fresh"):
         monkeypatch.setattr(f"{module}.{name}", or_breaks(name))
     for name in ("table_metadata", "observe_pending"):

@@ -1,12 +1,11 @@
 """The command line: `deltaweave merge`, `explain`, `apply-changes`, `history`, `inspect`, ….
 
-- `project`: `init`, a Dagster project with a first table.
 - `merges`: `merge` and `explain`, of a MERGE; `apply-changes`, of change events in any order;
   `maintain`, which compacts and vacuums a table where it needs it.
 - `inspection`: `inspect`, how a table's rows are laid out; `history`, its merges; their charts;
   tables on a disk are read without Spark.
-- `machine`: `doctor`, whether this machine can run merges, and what is missing; `warm stop`, which
-  ends Spark drivers that stay between runs.
+- `machine`: `init`, a Dagster project with a first table; `doctor`, whether this machine can run
+  merges, and what is missing; `warm stop`, which ends Spark drivers that stay between runs.
 - `options`: what commands share: options, exit codes, the session that they work in, and what a
   terminal shows meanwhile.
 
@@ -24,7 +23,7 @@ try:
     import typer
 
     from deltaweave.cli.inspection import history, inspect
-    from deltaweave.cli.machine import doctor, warm
+    from deltaweave.cli.machine import doctor, init, warm
     from deltaweave.cli.merges import apply_changes_command, explain_merge, maintain, run_merge
     from deltaweave.cli.options import (
         FAILED,
@@ -35,7 +34,6 @@ try:
         fail,
         session,
     )
-    from deltaweave.cli.project import init
 except ModuleNotFoundError as error:  # the engine is installed without the command line's libraries
     sys.exit(f"The command line needs {error.name}: pip install {error.name}.")
 

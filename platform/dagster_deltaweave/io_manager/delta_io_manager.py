@@ -287,7 +287,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         """Wait for the runs of older partitions, before the asset's function runs.
 
         An attempt of a step looks for them once: before it loads its first input from a table, or
-        before the function. `has_inputs`: whether the step has loaded its inputs.
+        before the function. `has_inputs` says whether the step has loaded its inputs.
         """
         attempt = attempt_of_step(context)
         is_merged = isinstance(declaration_of(context), MergeDeclaration)

@@ -138,7 +138,7 @@ class EarlierRuns:
     ) -> dict[str, Attempt]:
         """Return the runs of older partitions that must still be merged.
 
-        `newest`: the newest merged partition; None for none.
+        `newest` is the newest merged partition; None for none.
         """
         if not known:
             return {}

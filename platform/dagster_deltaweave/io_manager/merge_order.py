@@ -78,7 +78,7 @@ class WaitForEarlier:
     ) -> None:
         """Return once Dagster knows no older partition that must still be merged.
 
-        `newest_merged` and `holds`: as in `EarlierRuns.attempts`.
+        `newest_merged` and `holds` are those of `EarlierRuns.attempts`.
         """
         context, awaited = self.earlier.context, None
         step = context.step_context

@@ -187,7 +187,7 @@ def refuse_keys_elsewhere(
 ) -> None:
     """Refuse rows that replace those of a predicate, and whose keys other rows of the table have.
 
-    `rows`: the rows as the table gets them.
+    `rows` are the rows as the table gets them.
 
     Raises:
         AmbiguousMatchError: It names some of these keys, which would come twice in the table.

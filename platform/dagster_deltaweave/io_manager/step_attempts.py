@@ -39,7 +39,7 @@ SECONDS_BEFORE_RETRY = 5
 class WaitsForOlder(RetryRequested):
     """Asks for another attempt of a step, because an older partition is still to be merged.
 
-    `awaited`: the run or backfill, as the end of a sentence that begins with "it waits for".
+    `awaited` is the run or backfill, as the end of a sentence that begins with "it waits for".
     """
 
     def __init__(self, max_retries: int, seconds_to_wait: float, awaited: str) -> None:
@@ -54,7 +54,7 @@ class WaitsForOlder(RetryRequested):
 def retry_run_if_transient(retries: int, context: OutputContext | None = None) -> Iterator[None]:
     """Ask Dagster to try the step again after a transient error, such as a commit conflict.
 
-    `context`: the context of the output of a step that may have waited; None if it cannot have.
+    `context` is that of the output of a step that may have waited; None if it cannot have.
 
     Raises:
         RetryRequested: The error is transient, and `retries` is not 0.
@@ -80,8 +80,8 @@ def error_shown_first(context: Any) -> Iterator[Any]:
     Otherwise, Dagster puts an error of its own before it, whose stack trace fills the last row of a
     run's page. What Dagster retries, and what a caller of `materialize` catches, does not change.
 
-    `context`: that of the step's op, asset, check, input or output; without one, or without a run,
-    errors do not change.
+    `context` is that of the step's op, asset, check, input or output. Without one, or without a
+    run, errors do not change.
     """
     step = _step_of(context)
     try:

@@ -255,7 +255,7 @@ def list_deliveries(
     Names that begin with `.` or `_` are not partitions. On an object store all objects under the
     directory are listed, a thousand in each request.
 
-    `marker`: name of the file that is written last; None if sizes have to settle.
+    `marker` is the name of the file that is written last; None if sizes have to settle.
 
     Raises:
         SourceError: The directory cannot be listed.
@@ -375,7 +375,7 @@ def delivery(
 ) -> Delivery | None:
     """Return the current state of a source partition in a landing directory; None without one.
 
-    `marker`: name of the file that is written last, or None for the digest of all files.
+    `marker` is the name of the file that is written last; None for the digest of all files.
     """
     try:
         return _delivery_named(directory, _entry_name(directory, partition, suffix), marker, suffix)
@@ -528,9 +528,9 @@ def look_at_landing(
 ) -> LandingLook:
     """Return which deliveries are complete, incomplete or unknown.
 
-    `marker`: name of the marker file, or None if sizes have to settle. `known`: the possible
-    partitions, or None if any partition is possible. `horizon`: deliveries up to this time have
-    settled, in ns since 1970. `now`: the time, in ns since 1970.
+    `marker` is the name of the marker file; None if sizes have to settle. `known` are the possible
+    partitions; None if any partition is possible. Deliveries up to `horizon` have settled; it is a
+    time in ns since 1970, as `now` is.
     """
     complete, incomplete, unknown = [], [], []
     problems: dict[str, str] = {}

@@ -509,7 +509,7 @@ def version_with_rows_of(table: Table, time_ms: int) -> int:
     If the newest version is not later than the time, this needs no Spark job. A commit counts as
     later if the storage may have rounded its time down to the second.
 
-    `time_ms`: the time, in ms since 1970.
+    `time_ms` is the time, in ms since 1970.
 
     Raises:
         CommitConflictError: There was no table then, and the commit that created it added rows.

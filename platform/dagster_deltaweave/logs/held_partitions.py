@@ -55,7 +55,7 @@ class HeldPartitions:
     ) -> HeldPartitions:
         """Return the partitions of an asset by a table's application ids.
 
-        `records`: the application id of the asset's records. `back`: the ids that a RESTORE or
+        `records` is the application id of the asset's records. `back` are the ids that a RESTORE or
         REPLACE took back.
         """
         held, order = (
@@ -121,8 +121,8 @@ def recorded_names(partition: str, landing: Landing) -> tuple[str, str]:
 def record_of(delivery: str | None, created_ns: int) -> int:
     """Return the version that records a merged partition.
 
-    `delivery`: identifies the delivery that the run applied; None for whatever had landed.
-    `created_ns`: when the run was created, so before it read anything, in ns since 1970.
+    `delivery` identifies the delivery that the run applied; None for whatever had landed.
+    `created_ns` is when the run was created, so before it read anything, in ns since 1970.
 
     Returns:
         From 2^62 on, a digest of the delivery; below that, the time.
@@ -135,7 +135,7 @@ def record_of(delivery: str | None, created_ns: int) -> int:
 def holds_delivery(record: int, delivery: str, changed_at: int) -> bool:
     """Return whether the record of a partition includes a delivery.
 
-    `changed_at`: when the storage last saw it change, in ns since 1970.
+    `changed_at` is when the storage last saw it change, in ns since 1970.
     """
     return record == record_of(delivery, 0) if record >= _OF_DELIVERY else changed_at < record
 
@@ -170,8 +170,8 @@ def records_of_merge(
 ) -> dict[str, int]:
     """Return the application ids and versions that a commit adds to record merged partitions.
 
-    `looked`: the version that the table holds of `records`; None for none. `order`: the application
-    id of the order of the asset's partitions; None for none.
+    `looked` is the version that the table holds of `records`; None for none. `order` is the
+    application id of the order of the asset's partitions; None for none.
     """
     prefixes = tuple(f"{each}#" for each in (records, order) if each is not None)
     return {
@@ -209,7 +209,7 @@ def taken_back(
     Where the log does not show to which version a RESTORE went, all that it still holds counts as
     undone: a partition is then merged again, and none is lost.
 
-    `looked`: the version that the table holds of `records`; None for none.
+    `looked` is the version that the table holds of `records`; None for none.
     """
     back, again = set[str](), set[str]()
     until, at = -1, version

@@ -113,7 +113,7 @@ def table_lineage(
 ) -> TableColumnLineage | None:
     """Build Dagster's column lineage, by the rules above.
 
-    `locations`: for each upstream, the location of its data, or None if it is unknown.
+    `locations` has, for each upstream, the location of its data; None if it is unknown.
     """
     deps: dict[str, list[TableColumnDep]] = {}
     for column, stored in origins.items():
@@ -177,7 +177,7 @@ def record_merge(
 ) -> dict[str, Any]:
     """Observe a merge, and give the asset's materialization its data version.
 
-    `statement`: the MERGE text over the name of the changes; None if there was none.
+    `statement` is the MERGE text over the name of the changes; None if there was none.
 
     Returns:
         The metadata of the materialization, in addition to that of the table.
@@ -221,7 +221,7 @@ def record_write(
 ) -> dict[str, Any]:
     """Observe a write without a merge, and give the materialization its data version.
 
-    `predicate`: the rows that were replaced; None for all or none.
+    `predicate` is that of the rows that were replaced; None for all or none.
 
     Returns:
         The metadata of the materialization, in addition to that of the table.

@@ -193,7 +193,7 @@ def merge_observation(
 ) -> AssetObservation:
     """Build the observation of a merge: what it did, and `merge/phases`, a table of its phases.
 
-    `partition`: the partition that was merged, or None if it was none or several.
+    `partition` is the partition that was merged; None if it was none or several.
     """
     return AssetObservation(
         asset_key=asset_key,
@@ -295,7 +295,7 @@ def in_order(run: Mapping[str, object], table: Mapping[str, object]) -> dict[str
 def always_zero(table: Table, statement: str | None) -> set[str]:
     """Return the counts that are zero in each merge of this table with this statement.
 
-    `statement`: the MERGE text; None for change events, which are applied by other clauses than
+    `statement` is the MERGE text; None for change events, which are applied by other clauses than
     WHEN NOT MATCHED BY SOURCE.
     """
     snapshot = table.snapshot()

@@ -35,7 +35,7 @@ def partition_positions(
 ) -> Positions | None:
     """Return a function from partition to position; None if the partitions have no order.
 
-    `definition`: the asset's partitions, None if it has none.
+    `definition` is that of the asset's partitions; None if it has none.
     """
     if definition is None:
         return None

@@ -52,7 +52,7 @@ def partition_predicate(
 ) -> str:
     """Build the SQL predicate of the rows of these partitions.
 
-    `definition`: the asset's partitions, None if it has none.
+    `definition` is that of the asset's partitions; None if it has none.
 
     Raises:
         StatementError: There is no expression, or none for a dimension, or no partition; or the

@@ -106,8 +106,8 @@ def plan_requests(
 ) -> DeliveryPlan:
     """Return which of the complete deliveries to request now.
 
-    `margin`: by how much, in ns, a delivery must have changed before a run by hand was created, so
-    that the run has read it.
+    `margin` says by how much, in ns, a delivery must have changed before a run by hand was created,
+    so that the run has read it.
     """
     sort_key = sort_key_of(target.partitions_def, target.context.instance)
     assets = target.assets(margin)

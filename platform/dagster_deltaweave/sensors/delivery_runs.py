@@ -150,8 +150,8 @@ def _standing_after(
 ) -> Standing:
     """Return the standing of a delivery that none of the ended runs has merged for these assets.
 
-    `waited`: those that failed because an older partition was not merged. They are no attempts, but
-    only the first is followed at once.
+    `waited` are those that failed because an older partition was not merged. They are no attempts,
+    but only the first is followed at once.
     """
     left = _pause_left(waited, policy, followed_at_once=1)
     if left > 0:
@@ -312,7 +312,7 @@ class TargetRuns:
         Dagster drops a request whose run key a run of the sensor has, also one for other assets or
         of another directory, and says so only in the daemon's log.
 
-        `runs`: some runs of the partition; without them, numbers are tried one by one.
+        `runs` are some runs of the partition; without them, numbers are tried one by one.
         """
         own = f"{delivery.partition}@{delivery.identity}"
         keys = [record.dagster_run.tags.get(RUN_KEY_TAG, "") for record in runs]

@@ -180,7 +180,7 @@ def not_older(clause: Clause, sequence: str | None) -> Clause:
     A target row without a sequence is older than all source rows. A source row without a sequence
     is older than all target rows with one.
 
-    `sequence`: column of source and target that says which row is newer; None if none does.
+    `sequence` is the column of source and target that says which row is newer; None if none does.
     """
     if sequence is None or clause.kind != "matched":
         return clause

@@ -497,7 +497,7 @@ def _is_same(one: str, other: str) -> bool:
 def graph_of_run(context: Any) -> AssetGraph:
     """Return the assets of the code location; for a run outside of one, those of its job.
 
-    `context`: that of a step or of its op.
+    `context` is that of a step or of its op.
     """
     graph: AssetGraph
     try:

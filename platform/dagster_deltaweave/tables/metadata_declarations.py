@@ -355,7 +355,8 @@ class ChangesOfPartitions(Changes):
 def application_id(upstream: AssetKey, downstream: AssetKey, table_id: str | None = None) -> str:
     """Return the application id of `downstream`'s commits of the versions of `upstream` it applied.
 
-    `table_id`: Delta's id of the upstream's table; without it, the id that earlier releases used.
+    `table_id` is Delta's id of the upstream's table; without it, the id is that of earlier
+    releases.
     """
     name = f"{upstream.to_user_string()}→{downstream.to_user_string()}"
     return name if table_id is None else f"{name}@{table_id}"

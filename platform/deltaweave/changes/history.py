@@ -60,6 +60,7 @@ from deltaweave.changes.side_tables import (
     with_values_of,
 )
 from deltaweave.delta.jvm import grouped, translated
+from deltaweave.delta.log import TableSnapshot
 from deltaweave.delta.scan import cached
 from deltaweave.engine.report import MergeResult
 from deltaweave.errors import CommitConflictError, SourceError
@@ -81,6 +82,28 @@ _IS_UPSERT = f"({OPERATION} = '{UPSERT}')"
 
 
 @dataclass(frozen=True)
+class Round:
+    """What one merge into a table of histories is computed from.
+
+    Attributes:
+        terms: The terms of the merge, with the version of the table.
+        noted: When the batch's events are noted, in µs since 1970.
+        side_version: The version of the remembered events; -1 for none.
+        others: The events that the table may lack: those of the batch, or none if it was applied.
+        is_new: Whether these are those of the batch.
+        are_events: Whether a version's row has exactly the values of its first event. A version of
+            the remembered events shows whether other jobs tracked fewer columns.
+    """
+
+    terms: CommitTerms
+    noted: int
+    side_version: int
+    others: DataFrame
+    is_new: bool
+    are_events: bool
+
+
+@dataclass(frozen=True)
 class Histories:
     """A table of histories, and what is needed to recompute its versions.
 
@@ -97,84 +120,97 @@ class Histories:
     remembered: Remembered
     keep_for: timedelta
 
-    def versions_are_events(self, side_version: int) -> bool:
-        """Return whether a version's row has exactly the values of its first event.
-
-        A version of the remembered events shows whether other jobs tracked fewer columns.
-        """
-        shape = self.events.shape
-        tracks_all = not shape.is_partial and set(self.tracked) == set(shape.columns)
-        return tracks_all and not self.remembered.are_all(side_version)
-
     @property
     def _keys(self) -> str:
         """The key columns, as SQL."""
         return ", ".join(map(quoted, self.events.shape.keys))
 
-    def apply(self, delivery: EventBatch) -> MergeResult:
+    def apply(self, batch: EventBatch) -> MergeResult:
         """Apply the batch, as it was handed over, to the histories of its keys.
 
         Raises:
             CommitConflictError: Another batch was applied meanwhile; this one can be applied again.
         """
-        result, is_new = None, True
+        result, is_alone = self._merged(batch, has_events=True)
+        while not is_alone:
+            # By now, the table or its side table has the batch, or another one with its id.
+            later, is_alone = self._merged(EventBatch.of(self.table, None), has_events=False)
+            result = result.then(later)
+        return result
+
+    def _merged(self, batch: EventBatch, *, has_events: bool) -> tuple[MergeResult, bool]:
+        """Merge what is known of the keys.
+
+        Args:
+            batch: The batch.
+            has_events: Whether its events may be unknown to the table and its side table.
+
+        Returns:
+            The merge's result, and whether nothing that other runs did is missing in it.
+        """
         while True:
-            newest = self.remembered.settle()
-            check_are_of(newest, self.events)
-            terms = delivery.commit_terms(newest)
-            is_new = is_new and not terms.is_applied
-            others = self.events.rows if is_new else self.events.rows.limit(0)
-            read, side_version, noted = newest.version, self.remembered.version(), delivery.noted
-            # The plan names both versions, so rows that executors lose are recomputed unchanged.
-            query = self._known(self._versions(read), side_version, others)
-            with cached(query, "what is known of the keys") as known:
-                are_events = self.versions_are_events(side_version)
-                unshown = self._unshown(known, are_events=are_events)
-                adds = self._adds(known, unshown, is_new=is_new, are_events=are_events)
-                unshown = unshown.select(*map(column, self.events.rows.columns))
-                to_remember = unshown if are_events else others.unionByName(unshown)
-                if side_version < 0 and adds:
-                    self.remembered.create(to_remember, self.events, are_all=not are_events)
-                    continue  # another batch may have created it, with events
-                noting = Noting(noted, side_version)
-                if side_version >= 0 and (adds or self._may_forget(side_version)):
-                    noting.write = partial(
-                        self.remembered.add,
-                        to_remember,
-                        self.events,
-                        noted,
-                        self.keep_for,
-                        are_all=not are_events,
-                    )
-                merged = self.merge_changes(known, terms, noting)
-            result = merged if result is None else result.then(merged)
+            this = self._round(batch, has_events=has_events)
+            with cached(self._known(this), "what is known of the keys") as known:
+                noting = self._noting(this, known)
+                if noting is None:
+                    continue  # another batch may have created the side table, with events
+                result = self.merge_changes(known, this.terms, noting)
             # Events that other runs remembered in between may concern versions that were just
             # written. A run that committed this batch before may have died before this check.
-            is_alone = self.remembered.version() == noting.seen_by(merged.version, self.table, read)
-            if is_alone and not merged.was_applied_before:
-                return result
-            # By now, the table or its side table has the batch, or another one with its id.
-            delivery, is_new = EventBatch.of(self.table, None), False
+            side_version, read = self.remembered.version(), this.terms.newest.version
+            is_alone = side_version == noting.seen_by(result.version, self.table, read)
+            return result, is_alone and not result.was_applied_before
+
+    def _round(self, batch: EventBatch, *, has_events: bool) -> Round:
+        """Look up the versions of the table and of the remembered events."""
+        newest = self.remembered.settle()
+        check_are_of(newest, self.events)
+        terms, side_version = batch.commit_terms(newest), self.remembered.version()
+        is_new, shape = has_events and not terms.is_applied, self.events.shape
+        tracks_all = not shape.is_partial and set(self.tracked) == set(shape.columns)
+        return Round(
+            terms,
+            batch.noted,
+            side_version,
+            self.events.rows if is_new else self.events.rows.limit(0),
+            is_new,
+            are_events=tracks_all and not self.remembered.are_all(side_version),
+        )
+
+    def _noting(self, this: Round, known: DataFrame) -> Noting | None:
+        """Return which of the known events the merge remembers; None if it lacked a table for them.
+
+        Then the table is created.
+        """
+        unshown, are_all = self._unshown(this, known), not this.are_events
+        adds = self._adds(this, known, unshown)
+        unshown = unshown.select(*map(column, self.events.rows.columns))
+        rows = this.others.unionByName(unshown) if are_all else unshown
+        if this.side_version < 0:
+            if adds:
+                self.remembered.create(rows, self.events, are_all=are_all)
+            return None if adds else Noting(this.noted, this.side_version)
+        if not (adds or self._may_forget(this.side_version)):
+            return Noting(this.noted, this.side_version)
+        add = partial(self.remembered.add, rows, self.events, this.noted, self.keep_for)
+        return Noting(this.noted, this.side_version, partial(add, are_all=are_all))
 
     def _may_forget(self, side_version: int) -> bool:
         """Return whether a remembered event may be old enough to be removed, by the log alone."""
         held = self.remembered.kept_in.snapshot(side_version)
         return may_hold_noted_before(held, self.keep_for)
 
-    def _versions(self, version: int) -> DataFrame:
+    def _versions(self, newest: TableSnapshot) -> DataFrame:
         """Read the versions of the batch's keys: keys, start, end, and the values as a struct."""
-        rows = self.table.snapshot(version).read_whole()
+        rows = newest.read_whole()
         keys, values = self.events.shape.keys, values_of(rows, self.events.shape.columns)
         versions = rows.join(self.events.key_rows, list(keys), "left_semi")
         return versions.select(*map(column, keys), START, END, values.alias(EVENT_VALUES))
 
-    def _known(self, versions: DataFrame, side_version: int, others: DataFrame) -> DataFrame:
+    def _known(self, this: Round) -> DataFrame:
         """Return all known events of the batch's keys, one for each key and sequence.
 
-        Args:
-            versions: The versions of these keys.
-            side_version: The version of the remembered events.
-            others: Events that the versions may not show, with the columns of `Events.rows`.
+        The plan names the versions, so rows that executors lose are recomputed unchanged.
 
         Returns:
             Columns as in `Events.rows`; `_cdc_is_border` (boolean): whether the event begins a
@@ -184,9 +220,10 @@ class Histories:
             remembered or will be, because all of the batch are; `_cdc_began` (array): the starts of
             versions in the table with its sequence, at most one.
         """
+        versions = self._versions(this.terms.newest)
         table_type = versions.schema[EVENT_VALUES].dataType  # events are compared with versions
-        others = with_values_of(others, table_type).withColumn(_IS_KEPT, F.lit(False))
-        remembered = self.remembered.of_keys(self.events, side_version)
+        others = with_values_of(this.others, table_type).withColumn(_IS_KEPT, F.lit(False))
+        remembered = self.remembered.of_keys(self.events, this.side_version)
         if remembered is not None:
             kept = with_values_of(remembered, table_type).withColumn(_IS_KEPT, F.lit(True))
             others = others.unionByName(kept)
@@ -198,7 +235,7 @@ class Histories:
         tie = F.when(F.col(OPERATION) == UPSERT, tie).otherwise(F.col(SEQUENCE)["tie"])
         sequence = F.struct(F.expr(f"{SEQUENCE}.at"), tie.alias("tie"))
         known = known.withColumn(SEQUENCE, sequence)
-        known = self._that_count(known, side_version)
+        known = self._that_count(known, this.are_events)
         order = f"{_IS_UPSERT}, {SEQUENCE}.tie DESC, {_IS_KEPT} DESC"
         if self._fills_columns:
             known = known.withColumn(_SET, self._set_together())
@@ -218,9 +255,8 @@ class Histories:
         """The window of a key's events with one sequence, as SQL."""
         return f"PARTITION BY {self._keys}, {SEQUENCE}.at"
 
-    def _that_count(self, known: DataFrame, side_version: int) -> DataFrame:
+    def _that_count(self, known: DataFrame, are_events: bool) -> DataFrame:
         """Drop rows of versions that do not count, and add `_cdc_began` and `_cdc_is_shared`."""
-        are_events = self.versions_are_events(side_version)
         is_noted = _IS_KEPT if are_events else f"NOT {_IN_TABLE}"
         known = known.withColumns(
             {
@@ -309,14 +345,14 @@ class Histories:
         differs = unless_earlier_are_of_other_log(differs, shape, in_order)
         return known.withColumn(_IS_BORDER, F.expr(differs)).drop("_cdc_tracked")
 
-    def _unshown(self, known: DataFrame, *, are_events: bool) -> DataFrame:
+    def _unshown(self, this: Round, known: DataFrame) -> DataFrame:
         """Return the known events that the versions will not show, besides those of the batch.
 
         Where versions may have values of later events, others are kept already. An event that only
         a version has shown is lost where it begins none any more, where another one with its
         sequence is remembered, or where its version gets values of later ones.
         """
-        if are_events:
+        if this.are_events:
             return known.where(f"NOT {_IS_BORDER} OR {_IS_SHARED}")
         in_order = f"PARTITION BY {self._keys} ORDER BY {SEQUENCE}.at"
         next_begins = F.expr(f"lead({_IS_BORDER}, 1, true) OVER ({in_order})")
@@ -324,17 +360,15 @@ class Histories:
         is_shown = f"{_IS_BORDER} AND _cdc_is_last AND NOT {_IS_SHARED}"
         return unkept.where(f"NOT ({is_shown})").drop("_cdc_is_last")
 
-    def _adds(
-        self, known: DataFrame, unshown: DataFrame, *, is_new: bool, are_events: bool
-    ) -> bool:
+    def _adds(self, this: Round, known: DataFrame, unshown: DataFrame) -> bool:
         """Return whether one of these events is still to be remembered, as far as is known."""
         name = self.table.path_or_name  # the first query that evaluates all values of the batch
         with translated(name, operation="applying changes", otherwise=SourceError):
-            if not are_events:
+            if not this.are_events:
                 # Fail before an event of another log is remembered.
                 if self.events.shape.log_fields:
                     known.agg(F.count_if(_IS_BORDER)).first()
-                if is_new and self.events.count > 0:
+                if this.is_new and self.events.count > 0:
                     return True
             # `_cdc_is_kept` is null for events that the table shows.
             new = unshown.where(f"NOT coalesce({_IS_KEPT}, false)")

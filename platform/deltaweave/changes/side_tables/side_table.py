@@ -23,7 +23,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, ClassVar
 
@@ -340,7 +340,7 @@ class Noting:
     noted: int | None
     read: int
     write: Callable[[], int | None] | None = None
-    _written: int | None = None
+    _written: int | None = field(default=None, init=False)
 
     def on(self, lease: LineageLease) -> LineageLease:
         """Return a merge's lease that writes it."""

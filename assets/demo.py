@@ -47,7 +47,7 @@ _HEADINGS = (
     "rows\ndeleted",
     "rows\ncopied",
     "files\nscanned",
-    "files\nmarked",
+    "deletion\nvectors",
     "files\nrewritten",
     "seconds",
 )

@@ -309,7 +309,7 @@ def _look_at_merge(dagster: RunningDagster, page: Page) -> None:
 
         page.goto(f"{dagster.url}/assets/web_returns?view=overview")
         page.get_by_text("Plots", exact=True).first.click()
-        first = page.get_by_text("merge/files_skipped", exact=True).first
+        first = page.get_by_text("dagster/row_count", exact=True).filter(visible=True).first
         expect(first).to_be_visible()
         expect(page.locator("canvas").first).to_be_visible()
         last = page.get_by_text("merge/source_rows", exact=True).first
@@ -322,7 +322,8 @@ def _look_at_sensor(dagster: RunningDagster, page: Page) -> None:
     # As its status and its result: a tick under way has none of the two.
     row = page.get_by_role("row").filter(has_text=re.compile("0 runs requested.*0 runs requested"))
     expect(row.first).to_be_visible()
-    screenshot(page, "sensor")
+    with tall(page):  # from the sensor's name on
+        screenshot(page, "sensor")
     row.first.get_by_role("button", name="0 runs requested").click()
     expect(page.get_by_role("dialog")).to_contain_text(re.compile(r"No new partition in .*merged"))
     settle(page)

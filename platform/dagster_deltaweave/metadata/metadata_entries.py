@@ -8,7 +8,8 @@ recorded by each, also if it is zero.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import accumulate, takewhile
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -55,9 +56,10 @@ def summary(result: MergeResult) -> str:
     if result.was_applied_before:
         return "Nothing was merged, since these changes were applied before."
     seconds = (metrics["executionTimeMs"] + result.commit_time_ms) / 1000
+    files = _files(result)
     parts = [
         f"{_changed_rows(result)}.",
-        f"{_skipped_files(result)}{_touched_files(result)}.",
+        f"{files[0].upper()}{files[1:]}.",
         *_retry_sentences(result),
         f"{seconds:.1f} s.",
     ]
@@ -69,7 +71,6 @@ def _phase_records(result: MergeResult) -> Iterator[TableRecord]:
     metrics = result.metrics
     why = _MATERIALIZATION.get(result.source_materialization, result.source_materialization)
     source = counted(metrics.num_source_rows, "row") + (f", {why}" if why else "")
-    scanned = f"{_skipped_files(result)}{_touched_files(result)}"
     added = readable_size(metrics.num_target_bytes_added)
     written = (
         f"{DONE_BY_STRATEGY.get(result.strategy, result.strategy)}: {_changed_rows(result)}, "
@@ -78,7 +79,7 @@ def _phase_records(result: MergeResult) -> Iterator[TableRecord]:
     )
     phases = (
         ("Materialize source", source, metrics["materializeSourceTimeMs"]),
-        ("Find touched files", scanned, metrics["scanTimeMs"]),
+        ("Find touched files", _files(result), metrics["scanTimeMs"]),
         ("Write changes", written, metrics["rewriteTimeMs"]),
         ("Commit", _committed(result), result.commit_time_ms),
     )
@@ -106,15 +107,18 @@ def _changed_rows(result: MergeResult) -> str:
     )
 
 
-def _skipped_files(result: MergeResult) -> str:
+def _files(result: MergeResult) -> str:
+    """Describe which files were skipped, and how the touched ones were changed."""
     metrics = result.metrics
     before = metrics.num_target_files_before_skipping
+    if not before:
+        return "the table had no files"
     skipped = before - metrics.num_target_files_after_skipping
     bytes_before = metrics.num_target_bytes_before_skipping
     bytes_skipped = bytes_before - metrics.num_target_bytes_after_skipping
     return (
         f"{skipped:,} of {counted(before, 'file')} skipped "
-        f"({readable_size(bytes_skipped)} of {readable_size(bytes_before)})"
+        f"({readable_size(bytes_skipped)} of {readable_size(bytes_before)}){_touched_files(result)}"
     )
 
 
@@ -126,7 +130,8 @@ def _touched_files(result: MergeResult) -> str:
     num_vectors = (
         metrics.num_target_deletion_vectors_added + metrics.num_target_deletion_vectors_updated
     )
-    return f", {num_vectors:,} marked, {metrics.num_target_files_removed:,} rewritten"
+    vectors = f", {num_vectors:,} with new deletion vectors" if num_vectors else ""
+    return f"{vectors}, {metrics.num_target_files_removed:,} rewritten"
 
 
 def _retry_sentences(result: MergeResult) -> Iterator[str]:
@@ -149,6 +154,7 @@ def _committed(result: MergeResult) -> str:
 
 
 _WIDTH = 50  # what the page of an asset has room for on a screen of 1,440 pixels
+_BEGIN_A_PART = frozenset({"AND", "OR", "THEN", "VALUES"})
 _WORDS = re.compile(r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|[^\s'"`])+""")
 
 
@@ -170,13 +176,29 @@ def _wrapped_line(line: str) -> str:
     words = _WORDS.findall(line)
     if len(line) <= _WIDTH or " ".join(words) != line or "--" in line:
         return line
-    lines = [words[0]]
-    for word in words[1:]:
-        if len(lines[-1]) + 1 + len(word) <= _WIDTH:
-            lines[-1] += f" {word}"
-        else:
-            lines.append(f"  {word}")
+    lines: list[str] = []
+    while words:
+        indent = "  " if lines else ""
+        number = _words_of_line(words, _WIDTH - len(indent))
+        lines.append(indent + " ".join(words[:number]))
+        words = words[number:]
     return "\n".join(lines)
+
+
+def _words_of_line(words: Sequence[str], width: int) -> int:
+    """Return how many words the next line has, which ends where a part of the SQL ends, if it can.
+
+    A line has at least one word, however long that is.
+    """
+    lengths = accumulate(len(word) + 1 for word in words)
+    fitting = max(1, sum(1 for _ in takewhile(lambda length: length - 1 <= width, lengths)))
+    if fitting == len(words):
+        return fitting
+    for number in range(fitting, 0, -1):
+        last, following = words[number - 1].upper(), words[number].upper()
+        if last.endswith(",") or last == "SET" or following in _BEGIN_A_PART:
+            return number
+    return fitting
 
 
 _PHASES = TableSchema(
@@ -321,10 +343,11 @@ def merge_metadata(result: MergeResult, unused: Collection[str] = ()) -> dict[st
     - `merge/files_skipped`: files that the merge did not read, by their statistics and the source's
       keys.
     - `merge/files_touched`, `merge/bytes_touched`, in the table: files in which a row changed,
-      rewritten or marked; missing if Delta's own MERGE ran, which does not report them.
+      rewritten or with a new deletion vector; missing if Delta's own MERGE ran, which does not
+      report them.
     - `merge/write_amplification`: rows written for each changed row, to two digits. It is 1 if only
-      changed rows were written, less if rows were deleted by marking them, and more if rows were
-      copied; missing if no row changed.
+      changed rows were written, less if rows were deleted by deletion vectors, and more if rows
+      were copied; missing if no row changed.
     - `merge/source_rows_unaffected`: source rows for which no row was changed
       (`MergeResult.num_source_rows_unaffected`), if that is known.
     - `merge/version`: the version that it committed, if any.

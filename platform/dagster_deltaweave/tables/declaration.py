@@ -448,8 +448,12 @@ class ChangesDeclaration(TableDeclaration):
 
     @property
     def in_words(self) -> str:
-        """A text for all such tables: their rows come from change events."""
-        return "change events, applied"
+        """The keys whose rows follow the events, and what orders these."""
+        kept = "histories" if str(self.options.stored_as_scd_type) == "2" else "rows"
+        return (
+            f"{kept} by {', '.join(self.options.keys)}, from change events in the order of "
+            f"{self.options.sequence_by}"
+        )
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -172,7 +172,7 @@ _DID: Mapping[StrategyName, str] = MappingProxyType(
     {
         StrategyName.INSERT_ONLY: "new rows were added in new files",
         StrategyName.DELETION_VECTORS: (
-            "changed rows were marked in their files and written to new files"
+            "changed rows were deleted by deletion vectors and written to new files"
         ),
         StrategyName.COPY_IN_PLACE: "touched files were copied with their changed rows replaced",
         StrategyName.COPY_ON_WRITE: "the touched files were rewritten",

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from dagster import (
@@ -15,7 +15,7 @@ from dagster import (
 )
 from pyspark.sql.types import LongType, StructField, StructType
 
-from dagster_deltaweave import MergeDeclaration, merge_asset
+from dagster_deltaweave import MergeDeclaration, cdc_asset, merge_asset
 from dagster_deltaweave.tables.metadata_declarations import merge_declaration_in
 from deltaweave import clauses
 
@@ -58,6 +58,17 @@ def test_the_definition_says_in_words_how_the_table_is_written(
 
     entry = customers.metadata_by_key[customers.key]["deltaweave/merge"]
     assert entry.value == shown
+
+
+@pytest.mark.parametrize(("scd_type", "kept"), [(1, "rows"), (2, "histories")])
+def test_the_definition_says_in_words_how_events_are_applied(
+    scd_type: Literal[1, 2], kept: str
+) -> None:
+    @cdc_asset(keys=["id"], sequence_by="ts", stored_as_scd_type=scd_type)
+    def customers() -> None: ...
+
+    entry = customers.metadata_by_key[customers.key]["deltaweave/merge"]
+    assert entry.value == f"{kept} by id, from change events in the order of ts"
 
 
 def test_clauses_keep_their_order_and_their_kinds() -> None:

@@ -133,7 +133,7 @@ def test_a_merge_is_one_observation_of_its_partition_with_its_phases(
         ),
         (
             "Find touched files",
-            f"0 of 1 file skipped (0 bytes of {size}), 0 marked, 1 rewritten",
+            f"0 of 1 file skipped (0 bytes of {size}), 1 rewritten",
         ),
         (
             "Write changes",
@@ -275,8 +275,8 @@ def test_a_merge_that_did_not_go_straight_says_so() -> None:
 
     assert values["merge/summary"] == (
         "1,897 rows updated, 1,112 inserted, 635 deleted. 1,196 of 1,200 files skipped (3.5 GB of "
-        "3.5 GB), 3 marked, 1 rewritten. Ran 2 times, since executors died. Committed at attempt "
-        "3, since other commits won; 4 files had to be written again. 1.6 s."
+        "3.5 GB), 3 with new deletion vectors, 1 rewritten. Ran 2 times, since executors died. "
+        "Committed at attempt 3, since other commits won; 4 files had to be written again. 1.6 s."
     )
     assert values["merge/files_skipped"] == 1_196
     assert values["merge/write_amplification"] == 0.83  # 3,018 rows for 3,644 changed ones
@@ -291,13 +291,28 @@ def test_a_merge_that_did_not_go_straight_says_so() -> None:
         # It does not say which files it touched.
         (
             "builtin",
-            "0 rows updated, 0 inserted, 0 deleted. 0 of 0 files skipped (0 bytes of 0 bytes). "
+            "0 rows updated, 0 inserted, 0 deleted. 1 of 3 files skipped (10 bytes of 40 bytes). "
             "0.0 s.",
         ),
     ],
 )
 def test_the_summary_of_what_the_engine_did_not_merge(strategy: str, said: str) -> None:
-    assert summary(MergeResult(None, MergeMetrics(), TouchedFiles(), strategy)) == said
+    metrics = MergeMetrics(
+        {
+            "numTargetFilesBeforeSkipping": 3,
+            "numTargetFilesAfterSkipping": 2,
+            "numTargetBytesBeforeSkipping": 40,
+            "numTargetBytesAfterSkipping": 30,
+        }
+    )
+    assert summary(MergeResult(None, metrics, TouchedFiles(), strategy)) == said
+
+
+def test_the_summary_of_a_first_merge_counts_no_files() -> None:
+    metrics = MergeMetrics({"numTargetRowsInserted": 7, "executionTimeMs": 200})
+    assert summary(MergeResult(1, metrics, TouchedFiles(), "insert-only")) == (
+        "0 rows updated, 7 inserted, 0 deleted. The table had no files. 0.2 s."
+    )
 
 
 def test_each_strategy_has_a_sentence() -> None:

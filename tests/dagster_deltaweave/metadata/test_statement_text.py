@@ -13,15 +13,28 @@ from dagster_deltaweave.metadata.metadata_entries import statement_metadata, wra
         ("MERGE INTO orders AS t", ["MERGE INTO orders AS t"]),
         (
             "WHEN NOT MATCHED AND (s.state <> 'cancelled') THEN INSERT *",
-            ["WHEN NOT MATCHED AND (s.state <> 'cancelled') THEN", "  INSERT *"],
+            ["WHEN NOT MATCHED AND (s.state <> 'cancelled')", "  THEN INSERT *"],
         ),
         (
             "WHEN MATCHED AND s.reason = 'a reason of  several words, and it\\'s long' THEN DELETE",
             [
-                "WHEN MATCHED AND s.reason =",
+                "WHEN MATCHED",
+                "  AND s.reason =",
                 "  'a reason of  several words, and it\\'s long'",
                 "  THEN DELETE",
             ],
+        ),
+        (
+            "WHEN MATCHED THEN UPDATE SET total = t.total + s.total, number = t.number + s.number",
+            [
+                "WHEN MATCHED THEN UPDATE SET",
+                "  total = t.total + s.total,",
+                "  number = t.number + s.number",
+            ],
+        ),
+        (
+            f"ON {'x' * 60} = {'y' * 60}",
+            ["ON", f"  {'x' * 60}", "  =", f"  {'y' * 60}"],
         ),
         ("-- a comment that is longer than the page of an asset has room for", None),
         ("WHEN MATCHED /* a comment in a line that is long enough */ THEN DELETE", None),

@@ -5,9 +5,11 @@ Tables on a disk, and their commits, are read from the files of the log: no Spar
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -35,7 +37,7 @@ from deltaweave.cli.options import (
     reading_disk,
     working,
 )
-from deltaweave.errors import NotADeltaTableError
+from deltaweave.errors import NOTHING_DONE, NotADeltaTableError, TableNotFoundError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _CONFIGURING = frozenset({"HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME"})
+_SETS_PROPERTIES = "spark.sql."  # in PYSPARK_SUBMIT_ARGS, or Java's options
 _VERSION = re.compile(r"\d{20}\.json")
 # Files of commits that a catalog keeps, which has the last word on them. Delta makes it anywhere.
 _CATALOG_COMMITS = "_staged_commits"
@@ -93,19 +96,30 @@ class CommitOnDisk:
     operationMetrics: Mapping[str, str]  # noqa: N815  # as the column is called
 
 
-def table_on_disk(table: str, conf: Sequence[str] = ()) -> Path | None:
-    """Return the directory of a table on a disk; None if it takes Spark to read its log.
+def table_on_disk(table: str, conf: Sequence[str] = (), catalog: str | None = None) -> Path | None:
+    """Return the directory of a table on a disk; None if it takes Spark to find it or read its log.
 
     Args:
         table: Its path, `file:` URI or name.
-        conf: Spark settings of the command; with any, Spark decides what a path means.
+        conf: Spark settings of the command; with any, Spark decides what a path or name means.
+        catalog: The catalog of names without one, if the command names it.
 
     Raises:
         NotADeltaTableError: The path has no table.
+        TableNotFoundError: It is a name, and Spark would have no catalog that has tables.
         OSError: The log cannot be read.
     """
     given = table.removeprefix("delta.`").rstrip("`") if table.startswith("delta.`") else table
     path = re.sub(r"^file:(//)?(?=/)", "", given)
+    if not {"/", "`"} & set(table) and not conf and catalog is None and _has_no_catalog():
+        raise TableNotFoundError(
+            "no table has this name, because no catalog is configured here.",
+            table=table,
+            operation="opening",
+            state=NOTHING_DONE,
+            hint=f"A path has a slash, as ./{table} has. The catalog of names is configured by "
+            "--conf, or in the spark-defaults.conf of SPARK_CONF_DIR.",
+        )
     if "/" not in path or "`" in path or _SCHEME.match(path):
         return None
     # Hadoop's configuration may mean another file system by a path that names none.
@@ -117,18 +131,43 @@ def table_on_disk(table: str, conf: Sequence[str] = ()) -> Path | None:
     raise NotADeltaTableError.at(table)
 
 
-def commits_on_disk(table: str, conf: Sequence[str] = ()) -> Iterator[CommitOnDisk] | None:
+def _has_no_catalog() -> bool:
+    """Return whether Spark, once started, would have only its own catalog, which is empty then.
+
+    A catalog may be configured by an environment variable, a file beside PySpark, or the session
+    that this process has.
+    """
+    if _running_session() or _CONFIGURING & os.environ.keys():
+        return False
+    if any(_SETS_PROPERTIES in value for value in os.environ.values()):
+        return False
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        return False
+    return not (Path(found.origin).parent / "conf").exists()
+
+
+def _running_session() -> bool:
+    pyspark = sys.modules.get("pyspark")  # importing it takes a while
+    return pyspark is not None and pyspark.SparkContext._active_spark_context is not None
+
+
+def commits_on_disk(
+    table: str, conf: Sequence[str] = (), catalog: str | None = None
+) -> Iterator[CommitOnDisk] | None:
     """Return the commits of a table, the newest first; None if it takes Spark to read them.
 
     Args:
         table: Its path, `file:` URI or name.
         conf: As `table_on_disk` takes it.
+        catalog: As `table_on_disk` takes it.
 
     Raises:
         NotADeltaTableError: The path has no table.
+        TableNotFoundError: It is a name, and no catalog is configured.
         OSError: The log cannot be read.
     """
-    directory = table_on_disk(table, conf)
+    directory = table_on_disk(table, conf, catalog)
     if directory is None:
         return None
     log = directory / "_delta_log"
@@ -224,7 +263,7 @@ def inspect(  # noqa: PLR0913 - options of the command
     check_plot(plot)
     small_bytes = int(small * _MEBIBYTE)
     with reading_disk(table):
-        found = inspected_on_disk(table, key, small_bytes, conf)
+        found = inspected_on_disk(table, key, small_bytes, conf, catalog)
     if found is None:
         with working("Reading the log", conf, catalog, verbose=verbose) as spark:
             found = inspected_by_spark(spark, table, key, small_bytes, plotted=plot is not None)
@@ -247,10 +286,10 @@ def inspect(  # noqa: PLR0913 - options of the command
 
 
 def inspected_on_disk(
-    table: str, key: list[str], small_bytes: int, conf: list[str]
+    table: str, key: list[str], small_bytes: int, conf: list[str], catalog: str | None = None
 ) -> Inspection | None:
     """Inspect a table by the files of its log; None if Spark has to read them."""
-    directory = table_on_disk(table, conf)
+    directory = table_on_disk(table, conf, catalog)
     if directory is None:
         return None
     from deltaweave.delta.log import (
@@ -363,7 +402,7 @@ def history(
     check_plot(plot)
     merges: Sequence[CommitOnDisk | Row] | None = None
     with reading_disk(table):
-        found = commits_on_disk(table, conf)
+        found = commits_on_disk(table, conf, catalog)
         if found is not None:
             merges = list(islice((each for each in found if each.operation == "MERGE"), limit))
     if merges is None:

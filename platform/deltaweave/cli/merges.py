@@ -379,7 +379,7 @@ def maintain(
         if name not in OPERATIONS:
             fail(f"--only {name}: there are {', '.join(OPERATIONS)}.", MISUSED)
     with reading_disk(table):
-        table_on_disk(table, conf)  # an error if there is no table, before Spark starts
+        table_on_disk(table, conf, catalog)  # an error if there is no table, before Spark starts
     done: dict[str, Done] = {}
     try:
         with working("Opening the table", conf, catalog, verbose=verbose) as spark:

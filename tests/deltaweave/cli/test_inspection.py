@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyspark import SparkContext
 from typer.testing import CliRunner, Result
 
 from deltaweave.cli import app, inspection
@@ -121,6 +122,29 @@ def test_an_inspection_and_an_error_start_no_jvm(table: Path, tmp_path: Path) ->
     wrong = run("inspect", table, "--key", "no_such")
     assert wrong.exit_code == 1
     assert "no column 'no_such'" in wrong.stderr
+
+
+@pytest.mark.parametrize("command", ["inspect", "history", "maintain"])
+@pytest.mark.parametrize("name", ["ordrs", "sales.ordrs"])
+def test_a_name_is_refused_without_spark_where_no_catalog_is_configured(
+    command: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)  # of another test
+    result = run(command, name)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "no table has this name, because no catalog is configured here" in result.stderr
+    assert f"./{name}" in result.stderr
+
+
+@pytest.mark.parametrize("variable", [*CONFIGURING, "PYSPARK_SUBMIT_ARGS"])
+def test_a_name_is_left_to_spark_where_a_catalog_may_be_configured(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    assert inspection.commits_on_disk("ordrs", ["spark.sql.catalogImplementation=hive"]) is None
+    assert inspection.commits_on_disk("ordrs", catalog="other") is None
+    monkeypatch.setenv(variable, "--conf spark.sql.catalogImplementation=hive pyspark-shell")
+    assert inspection.commits_on_disk("ordrs") is None
 
 
 @pytest.mark.parametrize("damage", ["gap", "broken", "checksum", "feature", "checkpoint"])

@@ -75,13 +75,19 @@ _BEFORE_ALL: Mapping[str, Any] = MappingProxyType(
 # incremental snapshots of PostgreSQL, and for MongoDB it may be the time at which the row was sent.
 _SNAPSHOTS_HAVE_POSITIONS = ("mysql", "sqlserver")
 
+# Fields that do not order the changes of one position as the database made them. The offset does,
+# and these get a value above all others: changes come after those that earlier releases applied.
 # MySQL's `row` starts again in each event of the log, and all events of a compressed transaction
-# have the position of the whole (binlog_transaction_compression). The offset orders them as the log
-# does, as it does with Oracle's changes of one SCN: `txSeq` starts again in each transaction.
-_NUMBERED_AGAIN = ("mysql", "row")
-
-# Above all numbers in rows of earlier releases: changes of the same position come after these.
-_AFTER_ALL_ROWS = 2**31 - 1
+# have the position of the whole (binlog_transaction_compression). SQL Server does not number the
+# changes of a transaction in their order: `change_lsn` is its `__$seqval`, and the connector sends
+# them by `__$command_id`, which it leaves out of `source`. Of Oracle, no field is taken: `txSeq`
+# starts again in each transaction of an SCN.
+_ORDERED_BY_OFFSET: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "mysql": {"row": 2**31 - 1},
+        "sqlserver": {"change_lsn": "~", "event_serial_no": 2**63 - 1},
+    }
+)
 
 _SNAPSHOTS = (
     "true",
@@ -285,8 +291,9 @@ def position(
         at_snapshot = (
             F.coalesce(at, before_all) if connector in _SNAPSHOTS_HAVE_POSITIONS else before_all
         )
-        if (connector, field) == _NUMBERED_AGAIN and offset is not None:
-            at = F.when(at.isNotNull(), _AFTER_ALL_ROWS)
+        if offset is not None and field in _ORDERED_BY_OFFSET.get(connector, ()):
+            after_all = F.lit(_ORDERED_BY_OFFSET[connector][field]).cast(data_type)
+            at = F.when(at.isNotNull(), after_all)
         fields.append(F.when(is_snapshot, at_snapshot).otherwise(at).alias(field))
     if offset is not None:
         fields.append(offset.cast("bigint").alias("offset"))

@@ -238,6 +238,11 @@ def test_rows_of_a_snapshot_come_before_the_changes_of_the_log(
 AT_ONE_POSITION: dict[str, list[dict[str, Any]]] = {
     # Three statements of a compressed transaction: each counts its rows from 0.
     "mysql": [{"file": "binlog.000002", "pos": 10, "row": row} for row in (5, 0, 1)],
+    # One transaction, sent by `__$command_id`; `change_lsn` is `__$seqval`.
+    "sqlserver": [
+        {"commit_lsn": "27:ac0:2", "change_lsn": f"27:ac0:{n}", "event_serial_no": serial}
+        for n, serial in ((8, 2), (4, 1), (4, 2))
+    ],
     # Two transactions.
     "oracle": [{"scn": "100", "txSeq": n} for n in (1, 2, 1)],
 }
@@ -255,8 +260,10 @@ def test_changes_of_one_position_are_in_the_order_in_which_they_were_sent(
     rows = debezium_changes(frame, schema="name STRING", connector=connector)
     found = rows.orderBy("_cdc_position").collect()
     assert [row.name for row in found] == ["a", "b", "c"]
-    if connector == "mysql":  # they come after what an earlier release applied of that position
-        assert all(row["_cdc_position"].row > 5 for row in found)
+    # They come after what an earlier release applied of that position.
+    numbered = {"mysql": ("row", 5), "sqlserver": ("change_lsn", "27:ac0:8")}
+    for field, applied in [numbered[connector]] if connector in numbered else []:
+        assert all(row["_cdc_position"][field] > applied for row in found)
 
 
 @pytest.mark.minutes

@@ -45,6 +45,7 @@ from deltaweave.changes.debezium.envelopes import (
 )
 from deltaweave.changes.debezium.values import (
     SCALED,
+    TEXT_TYPES,
     TIMES,
     ReadValue,
     TextValue,
@@ -197,7 +198,7 @@ def may_lose(held: DataType, wanted: DataType) -> bool:
     if isinstance(held, MapType) and isinstance(wanted, MapType):
         has_keys = _holds_each(held.keyType, wanted.keyType)
         return not has_keys or may_lose(held.valueType, wanted.valueType)
-    if isinstance(wanted, StringType) and not isinstance(held, StructType):
+    if isinstance(wanted, TEXT_TYPES) and not isinstance(held, StructType):
         return False
     return not _holds_each(held, wanted)
 
@@ -214,7 +215,7 @@ def read_value(
     has_scale = isinstance(held, StructType) and set(held.names) == {"scale", "value"}
     semantic = F.lit(SCALED if has_scale else None).cast("string")
     as_text = TextValue(field.name, text, location, unit, semantic, F.lit(None))
-    if is_nested and isinstance(wanted, (StringType, NumericType)):
+    if is_nested and isinstance(wanted, (*TEXT_TYPES, NumericType)):
         return as_text.as_type(wanted)
     if isinstance(held, StringType) and isinstance(wanted, _READ_AS_TEXT):
         return as_text.as_type(wanted)

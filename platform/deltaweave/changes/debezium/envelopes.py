@@ -61,6 +61,7 @@ UNAVAILABLE = "__debezium_unavailable_value"
 """Debezium's default placeholder."""
 
 _SHOWN_OF_VALUE = 100
+_LEAST_OF_CUT_TEXT = len("__debezium_")
 _NESTED_OR_VARIANT = (ArrayType, MapType, StructType, VariantType)
 _SHORT_ESCAPES = dict(zip('"\\/\b\f\n\r\t', '"\\/bfnrt', strict=True))
 
@@ -170,11 +171,21 @@ class Placeholder:
     def _in_any_case(self) -> list[str]:
         return [self.code.hex(), self._uuid.hex, str(self._uuid)]
 
+    @cached_property
+    def _cut(self) -> list[str]:
+        """The beginnings of the default text, as columns have them that the connector truncates.
+
+        Another text may begin as a value does.
+        """
+        if self._text != UNAVAILABLE:
+            return []
+        return [UNAVAILABLE[:at] for at in range(_LEAST_OF_CUT_TEXT, len(UNAVAILABLE))]
+
     def _is_token(self, value: Column) -> Column:
         tokens = [self._text, *self._encoded, *self._in_any_case]
         longest = max(len(token.encode()) for token in tokens)
         any_case = F.lower(value).isin(self._in_any_case)
-        is_token = value.isin(self._text, *self._encoded) | any_case
+        is_token = value.isin(self._text, *self._cut, *self._encoded) | any_case
         return (F.octet_length(value) <= longest) & is_token
 
     @cached_property

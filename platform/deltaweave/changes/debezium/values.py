@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    CharType,
     DataType,
     DateType,
     DecimalType,
@@ -29,6 +30,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VarcharType,
     VariantType,
 )
 
@@ -86,9 +88,15 @@ _POSSIBLE_YEARS = ("-210866803200000000", "9223371244799999999")
 _DATE_FORM = r"[+-]?\d{4,6}-\d+-\d+"
 _WITHOUT_ZONE = rf"^{_DATE_FORM}(?:[T ][\d:.]*)?\s*$"
 _BELOW_MICROSECONDS = r"\.\d{6}0*[1-9]"
-_WHOLE_DAY = rf"^({_DATE_FORM})(?:[T ]00:00(?::00(?:\.0+)?)?)?(?:Z|[+-]\d+:\d+)?$"
+_WHOLE_DAY = rf"^({_DATE_FORM})(?:[T ]00:00(?::00(?:\.0+)?)?)?(?:Z|[+-]0+:0+)?$"
+_ANOTHER_ZONE = (
+    r"^[+-]?\d{4,6}+-\d++-\d++(?:[T ][\d:.]*+)?+"
+    r"(?!\s*(?:Z|UTC|GMT|[+-]0+(?::?0+)*)?\s*$)"
+)
 
 TIMES = (TimestampType, TimestampNTZType)
+
+TEXT_TYPES = (StringType, CharType, VarcharType)
 
 _UNPARSED = "_cdc_unread"
 _NOT_READ = "not read"
@@ -165,7 +173,7 @@ class TextValue:
         return F.coalesce(F.when(nanos.isNull(), is_longer).otherwise(has_rest), F.lit(False))
 
     def _as_type(self, data_type: DataType) -> ReadValue:
-        if isinstance(data_type, StringType):
+        if isinstance(data_type, TEXT_TYPES):
             return self._unless_precise_decimal(ReadValue.fine(self.text))
         if isinstance(data_type, BinaryType):
             return self._as_bytes(data_type)
@@ -214,7 +222,7 @@ class TextValue:
 
     def _as_struct(self, data_type: StructType) -> ReadValue:
         texts_by_name = F.from_json(self.text, TEXTS)
-        texts_by_name = once(texts_by_name, lambda texts: named_as(data_type, texts))
+        texts_by_name = once(texts_by_name, lambda texts: named_as(data_type, texts, or_null=True))
 
         def parts(texts: Column) -> dict[str, ReadValue]:
             return {
@@ -254,7 +262,10 @@ class TextValue:
             F.map_values(entries),
             lambda text: self._part(text, data_type.valueType).problem.isNotNull(),
         )
-        return ReadValue(value, F.when(entries.isNull() | wrong, _NOT_READ))
+        has_twice = once(  # JSON may have a key twice, which `from_json` keeps
+            F.map_keys(entries), lambda keys: F.size(F.array_distinct(keys)) < F.size(keys)
+        )
+        return ReadValue(value, F.when(entries.isNull() | wrong | has_twice, _NOT_READ))
 
     def _part(self, text: Column, data_type: DataType, schema: Column | None = None) -> ReadValue:
         """Read a part of the value, by its Connect schema if there is one."""
@@ -289,6 +300,9 @@ class TextValue:
         elif isinstance(data_type, TimestampType):
             # Without a zone, it is another instant in each session time zone.
             dated, hint = F.when(~self.text.rlike(_WITHOUT_ZONE), dated), " with a time zone"
+        else:
+            # Without its zone, it would be another instant than the digits of other values are.
+            dated, hint = F.when(~self.text.rlike(_ANOTHER_ZONE), dated), " in UTC"
         from_text = self._checked(dated.try_cast(data_type), data_type, hint)
         from_number = self._since_1970(data_type)
         return ReadValue(

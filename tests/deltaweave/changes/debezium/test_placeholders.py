@@ -243,6 +243,30 @@ def test_text_that_only_mentions_the_placeholder_is_a_value(spark: SparkSession)
     assert [row.text for row in rows.collect()] == texts
 
 
+@pytest.mark.parametrize(
+    ("unavailable", "kept", "values"),
+    [
+        # With column.truncate.to.N.chars; the shortest that is no value.
+        (DEFAULT, [DEFAULT[:27], DEFAULT[:20], DEFAULT[:11]], [DEFAULT[:10], DEFAULT[1:20]]),
+        ("unavailable value", [], ["unavailable"]),
+    ],
+)
+def test_a_placeholder_that_the_connector_truncated_is_one(
+    spark: SparkSession, unavailable: str, kept: list[str], values: list[str]
+) -> None:
+    texts = [*kept, *values]
+    envelopes = [
+        (json.dumps({"op": "u", "after": {"id": n, "text": text}, "source": {"lsn": n}}), n)
+        for n, text in enumerate(texts)
+    ]
+    frame = spark.createDataFrame(envelopes, "value STRING, offset BIGINT")
+    rows = debezium_changes(
+        frame, schema="id INT, text STRING", unavailable=unavailable, **POSTGRESQL
+    )
+    found = [(row.text, row["_cdc_present"]) for row in rows.orderBy("id").collect()]
+    assert found == [(None, ["id"])] * len(kept) + [(text, None) for text in values]
+
+
 @pytest.mark.parametrize("unavailable", ["", "hex:", "hex:xy"])
 def test_a_placeholder_that_is_none_is_refused(spark: SparkSession, unavailable: str) -> None:
     frame = spark.createDataFrame([("{}", 0)], "value STRING, offset BIGINT")

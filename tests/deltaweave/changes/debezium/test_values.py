@@ -66,6 +66,7 @@ NANOS = {
 ISO = {
     "2026-10-25T01:30:00.5Z": "2026-10-25 01:30:00.5",
     "0001-01-01T00:00:00Z": "0001-01-01 00:00:00",
+    "2026-10-25 01:30:00.5+00:00": "2026-10-25 01:30:00.5",
 }
 ZONED = {
     "2026-10-25 01:30:00+09:00": "2026-10-24 16:30:00",
@@ -399,6 +400,16 @@ REFUSED: list[tuple[str, Any, str | None, str, str]] = [
     ("ARRAY<TIMESTAMP>", ["2026-10-25T01:30:00"], None, "micros", "is no ARRAY<TIMESTAMP>"),
     ("DATE", 1, f"{DEBEZIUM}Timestamp", "micros", "has a time of day, and the column has days"),
     ("DATE", "2024-01-01T10:34:56Z", None, "micros", "is no DATE"),
+    *[  # a `datetimeoffset`: without its zone, two instants would be one value
+        ("TIMESTAMP_NTZ", text, f"{DEBEZIUM}ZonedTimestamp", "micros", "is no TIMESTAMP_NTZ in UTC")
+        for text in (
+            "2026-01-01T00:30:00+02:00",
+            "2026-01-01 00:30:00.5-00:30",
+            "2026-01-01 00:30 Asia/Tokyo",
+            "2026-01-01+02:00",
+        )
+    ],
+    ("DATE", "2026-01-01T00:00:00+02:00", f"{DEBEZIUM}ZonedTimestamp", "micros", "is no DATE"),
     ("DATE", {"year": 2026}, f"{DEBEZIUM}StructuredDate", "micros", "is no DATE"),
     ("DECIMAL(9,2)", precise(150), None, "micros", r"decimal\.handling\.mode=string"),
     # More than 38 digits, with 16, 17 and 26 bytes.
@@ -406,6 +417,8 @@ REFUSED: list[tuple[str, Any, str | None, str, str]] = [
     ("DOUBLE", precise(-(2**127) - 1), f"{CONNECT}Decimal", "micros", "is no DOUBLE"),
     ("DOUBLE", precise(2**200), f"{CONNECT}Decimal", "micros", "is no DOUBLE"),
     ("STRING", precise(150), f"{CONNECT}Decimal", "micros", "the type DECIMAL"),
+    ("VARCHAR(20)", precise(150), f"{CONNECT}Decimal", "micros", "the type DECIMAL"),
+    ("CHAR(20)", precise(150), f"{CONNECT}Decimal", "micros", "the type DECIMAL"),
     ("BIGINT", precise(150), f"{CONNECT}Decimal", "micros", "the type DECIMAL"),
     (
         "STRING",
@@ -428,6 +441,10 @@ REFUSED: list[tuple[str, Any, str | None, str, str]] = [
     ("STRUCT<x: INT>", [1], None, "micros", "is no STRUCT<X:INT>"),
     ("MAP<STRING,INT>", {"a": "b"}, None, "micros", "is no MAP<STRING,INT>"),
     ("ARRAY<INT>", {"a": 1}, None, "micros", "is no ARRAY<INT>"),
+    # PostgreSQL's `json` keeps a key that comes twice.
+    ("STRUCT<a: INT>", '{"a": 1, "a": 2}', None, "micros", "is no STRUCT<A:INT>"),
+    ("STRUCT<name: INT>", {"Name": 1, "NAME": 2}, None, "micros", "is no STRUCT<NAME:INT>"),
+    ("MAP<STRING,INT>", '{"a": 1, "a": 2}', None, "micros", "is no MAP<STRING,INT>"),
     ("INT", "many", None, "micros", "is no INT"),
 ]
 

@@ -258,7 +258,11 @@ class _Planner:
             if self._newest.keys() & standing.missing - late:
                 is_failed = standing.run is None or standing.run.status != DagsterRunStatus.SUCCESS
                 self._blocker = f"{partition}, {_FAILED_TEXT if is_failed else _ENDED_TEXT}"
-        elif len(self.plan.requests) < self.limit:
+        elif len(self.plan.requests) == self.limit:
+            self.plan.later += 1
+        elif self.target.denies(partition):
+            self.plan.notes.append(f"{partition} is unknown: Dagster lists it, and refuses its run")
+        else:
             # Assets without a log run again: their outputs may not outlive the run that made them.
             held = {each.key for each in self.assets if each.is_read} - standing.missing
             selected = self.target.without(held | late)
@@ -267,8 +271,6 @@ class _Planner:
             key = standing.run_key or self._runs.unused_key(delivery, runs)
             chosen = replace(standing, run_key=key, selected=selected, held=frozenset(made))
             self.plan.requests.append((delivery, chosen))
-        else:
-            self.plan.later += 1
 
     def _shows_merges(self, asset: TargetAsset) -> bool:
         """Return whether a late delivery of an asset stays one until its table's log changes."""

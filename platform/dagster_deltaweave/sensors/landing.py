@@ -40,7 +40,6 @@ from dagster_deltaweave.sensors.run_requests import (
     added_partitions,
     check_least,
     check_marker,
-    known_partitions,
 )
 from dagster_deltaweave.sensors.target_tables import SensorTarget, Target, check_target_partitions
 from dagster_deltaweave.storage import local_path, without_query
@@ -96,20 +95,22 @@ class _LandingSensor:
                 skip_reason=f"The landing directory is missing: {self.shown}",
                 cursor=context.cursor,
             )
-        known = known_partitions(context, self.partitions_def)
-        found = _with_keys(found, known)
+        target = SensorTarget(
+            context, self.target, self.partitions_def, self.directory, self.suffix
+        )
+        found = _with_keys(found, target.known)
         now, lateness = time.time_ns(), self.max_lateness_seconds * SECOND_IN_NS
         cursor = LandingCursor.of(context.cursor)
         landed = look_at_landing(
             found,
             marker=self.marker,
-            known=known,
+            known=target.known,
             unsettled=cursor.unsettled,
             horizon=_horizon(found, now - lateness),
             now=now,
         )
         plan = plan_requests(
-            SensorTarget(context, self.target, self.partitions_def, self.directory, self.suffix),
+            target,
             landed.complete,
             cursor,
             self.policy,

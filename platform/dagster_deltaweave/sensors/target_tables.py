@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,10 +16,13 @@ from dagster import (
     DagsterInvalidConfigError,
     DagsterInvalidDefinitionError,
     DagsterRun,
+    DynamicPartitionsDefinition,
     JobDefinition,
+    MultiPartitionsDefinition,
     PartitionsDefinition,
     RepositoryDefinition,
     SensorEvaluationContext,
+    TimeWindowPartitionsDefinition,
     build_resources,
 )
 
@@ -36,6 +39,7 @@ from dagster_deltaweave.partitions import (
     written_tag,
     wrote,
 )
+from dagster_deltaweave.sensors.run_requests import known_partitions
 from dagster_deltaweave.storage import file_system, redacted
 from dagster_deltaweave.tables import (
     MergeDeclaration,
@@ -179,14 +183,43 @@ class SensorTarget(StartedTarget):
         return Landing.of(self.directory, self.suffix)
 
     @cached_property
-    def partitioned(self) -> frozenset[AssetKey]:
-        """Return the assets with the landing partitions, or else others; of ops, their job."""
+    def known(self) -> frozenset[str] | None:
+        """The partitions that the sensor and its assets have now; None if any can be added."""
+        own, known = self.partitions_def, known_partitions(self.context, self.partitions_def)
+        for each in self._definitions:
+            keys = None if each == own else known_partitions(self.context, each)
+            if isinstance(each, DynamicPartitionsDefinition) and each != own:
+                # The sensor adds its own partitions alone.
+                name = each.name
+                keys = frozenset(self.context.instance.get_dynamic_partitions(name) if name else ())
+            known = keys if known is None else known if keys is None else known & keys
+        return known
+
+    def denies(self, partition: str) -> bool:
+        """Return whether Dagster refuses a run for a known partition, as some of the last month."""
+        return any(_denies(each, partition) for each in {self.partitions_def, *self._definitions})
+
+    @cached_property
+    def _definitions(self) -> Collection[PartitionsDefinition[str]]:
+        """The partitions of the assets that the sensor looks at, or of the job of ops."""
+        if isinstance(self.target, JobDefinition) and self.target.partitions_def:
+            return [self.target.partitions_def]
+        found = map(self._partitions_of.get, self.partitioned)
+        return {each for each in found if each is not None}
+
+    @cached_property
+    def _partitions_of(self) -> Mapping[AssetKey, PartitionsDefinition[str] | None]:
         definitions = self.repository.assets_defs_by_key
-        partitions = {
+        return {
             key: definitions[key].specs_by_key[key].partitions_def
             for key in self.keys
             if key in definitions
         }
+
+    @cached_property
+    def partitioned(self) -> frozenset[AssetKey]:
+        """Return the assets with the landing partitions, or else others; of ops, their job."""
+        partitions = self._partitions_of
         own = frozenset(key for key, each in partitions.items() if each == self.partitions_def)
         # The sensor's own may differ from theirs, e.g. by their first day.
         others = frozenset(key for key, each in partitions.items() if each is not None)
@@ -238,6 +271,19 @@ class SensorTarget(StartedTarget):
             )
             return None
         return location
+
+
+def _denies(definition: PartitionsDefinition[str], partition: str) -> bool:
+    """Return whether a definition that lists a partition has no such key where time is concerned.
+
+    Of other definitions, Dagster would compute all keys again.
+    """
+    if isinstance(definition, MultiPartitionsDefinition):
+        of_dimension = definition.get_partition_key_from_str(partition).keys_by_dimension
+        dimensions = definition.partitions_defs
+        return any(_denies(each.partitions_def, of_dimension[each.name]) for each in dimensions)
+    is_of_time = isinstance(definition, TimeWindowPartitionsDefinition)
+    return is_of_time and not definition.has_partition_key(partition)
 
 
 def check_target_partitions(sensor: str, target: Target) -> None:

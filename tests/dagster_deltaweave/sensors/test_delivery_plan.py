@@ -28,6 +28,7 @@ from dagster import (
     DynamicPartitionsDefinition,
     EnvVar,
     MaterializeResult,
+    MonthlyPartitionsDefinition,
     MultiPartitionsDefinition,
     PartitionsDefinition,
     RunRequest,
@@ -109,7 +110,7 @@ class Shop:
         self.bad: set[str] = set()
         self.days = list(DAYS)
         self.partitions: PartitionsDefinition[str] | None = None  # of all, if others than days
-        self.landed: StaticPartitionsDefinition | None = None  # the sensor's, if others than days
+        self.landed: PartitionsDefinition[str] | None = None  # the sensor's, if others than days
         self.number = 0
         self.merged: list[tuple[str, int]] = []
         self.arguments: dict[str, Any] = {"retry_after_seconds": 0}
@@ -432,6 +433,70 @@ def test_the_sensors_further_partitions_hide_none_of_the_assets(shop: Shop) -> N
     shop.land("day-1")
     assert shop.run_all(shop.tick()) == ["day-1"]
     assert "1 merged" in shop.said()
+
+
+DAILY, MONTHLY = DailyPartitionsDefinition, MonthlyPartitionsDefinition
+COUNTRIES = DynamicPartitionsDefinition(name="countries")
+
+
+@pytest.mark.parametrize(
+    ("of_assets", "of_sensor", "landed", "asked", "unknown"),
+    [
+        (
+            StaticPartitionsDefinition(DAYS[1:]),
+            StaticPartitionsDefinition(DAYS),
+            DAYS[:2],
+            "day-2",
+            "1 unknown (day-1)",
+        ),
+        (
+            DAILY("2024-01-02", end_date="2024-02-01"),
+            DAILY("2024-01-01", end_date="2024-02-01"),
+            ["2024-01-01", "date=2024-01-01", "2024-01-02"],
+            "2024-01-02",
+            "2 unknown (2024-01-01, date=2024-01-01)",
+        ),
+        # an asset of partitions that the sensor does not add, and a sensor that could
+        (StaticPartitionsDefinition(["nl"]), COUNTRIES, ["de", "nl"], "nl", "1 unknown (de)"),
+        (COUNTRIES, StaticPartitionsDefinition(["de", "nl"]), ["de", "nl"], "nl", "unknown (de)"),
+        # Dagster lists the month that begins after the end, and has no such key
+        (
+            MONTHLY("2018-10-20", end_date="2018-11-20", day_offset=3),
+            None,
+            ["2018-11-03"],
+            None,
+            "2018-11-03 is unknown: Dagster lists it, and refuses its run",
+        ),
+        (
+            MultiPartitionsDefinition(
+                {
+                    "month": MONTHLY("2018-10-20", end_date="2018-11-20", day_offset=3),
+                    "land": StaticPartitionsDefinition(["de"]),
+                }
+            ),
+            None,
+            ["de|2018-11-03"],
+            None,
+            "de|2018-11-03 is unknown",
+        ),
+    ],
+)
+def test_what_the_targets_partitions_lack_is_unknown_and_stops_no_other(
+    shop: Shop,
+    of_assets: PartitionsDefinition[str],
+    of_sensor: PartitionsDefinition[str] | None,
+    landed: list[str],
+    asked: str | None,
+    unknown: str,
+) -> None:
+    shop.instance.add_dynamic_partitions("countries", ["nl"])
+    shop.partitions, shop.landed = of_assets, of_sensor
+    shop.land(*landed)
+    data = shop.tick()
+    assert requested(data) == ([asked] if asked else [])
+    if asked:
+        shop.merge(asked, shop.of_request((data.run_requests or [])[0])[0])
+    assert unknown in shop.said()
 
 
 @pytest.mark.minutes

@@ -109,10 +109,10 @@ def standing_of(
     of_target: TargetRuns,
 ) -> Standing:
     """Return whether a delivery is to be requested, by the runs of its partition."""
+    runs = _without_replaced(runs, delivery)
     for record in runs:
         run = record.dagster_run
-        is_requested = RUN_KEY_TAG in run.tags and _is_for(record, delivery)
-        if run.status == DagsterRunStatus.NOT_STARTED and is_requested:
+        if run.status == DagsterRunStatus.NOT_STARTED and _is_requested(record, delivery):
             # The daemon died before it launched the run: it does so if it is requested again.
             attempt = int(written_tag(run.tags, ATTEMPT_TAG) or "1")
             return Standing(attempt, run.tags[RUN_KEY_TAG], missing=of_target.assets_of(run))
@@ -161,7 +161,7 @@ def _standing_after(
         return Standing(run=run, problem=problem, missing=missing)
     # A run that succeeded was undone by a RESTORE since, so failures before it do not count.
     counted = list(takewhile(lambda each: _succeeded(each) == _succeeded(ended[0]), ended))
-    number = len(counted) + 1
+    number = _requests(counted) + 1
     if not counted:
         return Standing(number, missing=missing)
     run, problem = counted[0].dagster_run, _failure(counted, policy)
@@ -178,6 +178,12 @@ def _first_of(run: DagsterRun) -> str:
     return named.split()[0] if named and is_given else run.run_id
 
 
+def _requests(ended: Sequence[RunRecord]) -> int:
+    """Return how often a sensor requested these runs: Dagster and people may retry each of them."""
+    runs = [each.dagster_run for each in ended]
+    return len({run.root_run_id or run.run_id for run in runs})
+
+
 def _succeeded(record: RunRecord) -> bool:
     return record.dagster_run.status == DagsterRunStatus.SUCCESS
 
@@ -189,21 +195,22 @@ def _failure(ended: Sequence[RunRecord], policy: RetryPolicy) -> str:
     if newest.status == DagsterRunStatus.CANCELED:
         return f"{name} was cancelled: run it yourself, or deliver it again"
     how = "failed" if newest.status == DagsterRunStatus.FAILURE else "ended without a merge"
-    if len(ended) >= policy.attempts and how == "failed":
+    number = _requests(ended)
+    if number >= policy.attempts and how == "failed":
         return (
-            f"{name} {how}, attempt {len(ended)} of {policy.attempts}: deliver it again, or run it "
+            f"{name} {how}, attempt {number} of {policy.attempts}: deliver it again, or run it "
             "yourself"
         )
     left = _pause_left(ended, policy, followed_at_once=0)
     if left <= 0:
         return ""
-    tried = f", attempt {len(ended)} of {policy.attempts}" if how == "failed" else ""
+    tried = f", attempt {number} of {policy.attempts}" if how == "failed" else ""
     return f"{name} {how}{tried}; it is tried again in {left:.0f} s"
 
 
 def _pause_left(ended: Sequence[RunRecord], policy: RetryPolicy, *, followed_at_once: int) -> float:
     """Return in how many s the next run after these is requested; not above 0 for now."""
-    number = len(ended) - followed_at_once
+    number = _requests(ended) - followed_at_once
     if number <= 0:
         return 0
     # Twice as long each time: after a dozen, the longest pause counts, whatever the first one is.
@@ -211,6 +218,24 @@ def _pause_left(ended: Sequence[RunRecord], policy: RetryPolicy, *, followed_at_
     pause = min(_LONGEST_DELIVERY_PAUSE_SECONDS, pause)
     left = max(map(ended_at, ended)) + pause - time.time()
     return float(left)
+
+
+def _without_replaced(runs: Sequence[RunRecord], delivery: Delivery) -> Sequence[RunRecord]:
+    """Leave out runs that were never launched, where the delivery has a newer one.
+
+    Dagster launches such a run only for a sensor of the same name, and makes a new one for others.
+    """
+    kept: list[RunRecord] = []
+    for record in runs:
+        never_started = record.dagster_run.status == DagsterRunStatus.NOT_STARTED
+        is_replaceable = never_started and _is_requested(record, delivery)
+        if not (is_replaceable and any(_is_for(each, delivery) for each in kept)):
+            kept.append(record)
+    return kept
+
+
+def _is_requested(record: RunRecord, delivery: Delivery) -> bool:
+    return RUN_KEY_TAG in record.dagster_run.tags and _is_for(record, delivery)
 
 
 def _is_for(record: RunRecord, delivery: Delivery) -> bool:

@@ -239,7 +239,8 @@ def build_partition_sensor(  # noqa: PLR0913 - the public options
             visible, because clocks differ and some stores keep times when a directory is renamed.
             Without a marker, what is older has settled. In an object store, what changed so shortly
             before a run by hand is requested all the same.
-        attempts: How many runs are requested for a delivery, if they fail.
+        attempts: How many runs are requested for a delivery, if they fail. Dagster's own retries of
+            a run, and what people execute again, do not count.
         retry_after_seconds: How long after a failed run the second is requested, in s; twice as
             long each further time, up to an hour.
         minimum_interval_seconds: Least time between two ticks.

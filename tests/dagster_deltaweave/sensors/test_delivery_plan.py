@@ -600,6 +600,44 @@ def test_a_dagster_retry_is_judged_by_itself_not_by_the_last_runs_tags(
     assert "attempt 1 of 3" in said
 
 
+@pytest.mark.parametrize("own", [{}, {"deltaweave/waited_for": "day-0"}])
+def test_retries_of_a_run_use_up_no_attempt_of_the_sensor(shop: Shop, own: dict[str, str]) -> None:
+    shop.arguments = {"attempts": 2, "retry_after_seconds": 0 if not own else 60}
+    shop.land("day-1", bad=True)
+    for number in (1, 2):
+        [request] = shop.tick().run_requests or []
+        assert written_tag(request.tags, ATTEMPT_TAG) == ("1" if own else str(number))
+        tags, _ = shop.of_request(request)
+        runs = [shop.create("day-1", tags, status=FAILURE)]
+        # Dagster copies the tags, to its own retries and to what a person executes again.
+        runs += [shop.create("day-1", tags, status=FAILURE, parent=runs[0]) for _ in range(2)]
+        for run_id in runs:
+            shop.wrote(run_id, own)
+    said = "it is tried again in" if own else "attempt 2 of 2: deliver it again"
+    assert said in shop.said()
+
+
+@pytest.mark.parametrize("status", [FAILURE, SUCCESS])
+def test_a_run_that_never_started_is_not_launched_after_a_newer_one(
+    shop: Shop, status: DagsterRunStatus
+) -> None:
+    """The sensor was renamed in between, so Dagster made a new run with the run key."""
+    shop.declared = {"table": "orders"}
+    shop.land("day-1")
+    [request] = shop.tick().run_requests or []
+    tags, _ = shop.of_request(request)
+    shop.create("day-1", tags, status=DagsterRunStatus.NOT_STARTED)
+    again = shop.tick()
+    assert [each.run_key for each in again.run_requests or []] == [request.run_key]
+    shop.create("day-1", tags, status=status)
+    if status == SUCCESS:
+        assert "1 merged" in shop.said()
+    else:
+        [retry] = shop.tick().run_requests or []
+        assert retry.run_key != request.run_key
+        assert written_tag(retry.tags, ATTEMPT_TAG) == "2"
+
+
 def backfill_of(shop: Shop, kind: str, days: list[str]) -> PartitionBackfill:
     if kind == "assets":
         return PartitionBackfill.from_asset_partitions(

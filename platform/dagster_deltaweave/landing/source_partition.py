@@ -53,7 +53,7 @@ _LONGEST_SHOWN = 100
 _OURS = frozenset(
     {
         *("mode", "columnnameofcorruptrecord", "columnpruning", "inferschema", "samplingratio"),
-        *("path", "ignorecorruptfiles", "ignoremissingfiles"),
+        *("path", "ignorecorruptfiles", "ignoremissingfiles", "recursivefilelookup"),
     }
 )
 # These say where rows begin and end, and a bad row is looked at by itself.
@@ -201,7 +201,7 @@ class TextFiles:
             return None
 
     def _reader(self) -> DataFrameReader:
-        return self.spark.read.format(self.format).options(**self.options, **STRICTLY)
+        return self.spark.read.format(self.format).options(**self.options, **_EVERY_FILE)
 
     def _option(self, name: str, otherwise: str) -> str:
         given = {key.lower(): text for key, text in self.options.items()}
@@ -214,6 +214,14 @@ def _with_text_column(schema: StructType, text: str) -> StructType:
 
 _ROWS_SHOWN = 3  # rows that do not fit, in an error
 _PATTERN = re.compile(r"[\\*?\[\]{},]")
+
+
+_EVERY_FILE = {**STRICTLY, "recursiveFileLookup": "true", "__globPaths__": "false"}
+"""Options with which Spark reads what the digest of a delivery counts, except hidden names.
+
+It reads files in directories below, whose names of the form `k=v` give no column, and takes no path
+as a pattern, because Hadoop refuses patterns with a colon, as in `2024-01-01-00:00`.
+"""
 
 
 def literal_path(path: str) -> str:
@@ -238,6 +246,11 @@ def read_source_partition(
     must name no other; fields within a column are not looked at. A row of either that Spark cannot
     read as the schema's types is an error that names file, line and column, or is put aside: to
     find out, the files are read once more. Spark rounds decimals, and reads `2024` as a DATE.
+
+    Files in directories below are read, too; the names of these directories give no column, also if
+    they are `<column>=<value>`. What has a name that begins with `.` or `_` is not read.
+    On a local disk, Hadoop cannot read a file in whose own name is a colon: for the single file of
+    an hour, write `hour=2024-01-01-00%3A00.csv`.
 
     Args:
         spark: The session that reads.
@@ -276,11 +289,10 @@ def _read_parquet(spark: SparkSession, path: str, expected: StructType, table: s
         # Spark takes the schema from one of the files and fills columns that others lack with
         # nulls, so the schema of each file is read.
         with translated(table, otherwise=SourceError):
-            reader = spark.read.options(**STRICTLY)
-            rows = reader.schema(expected).parquet(literal_path(path))
+            rows = spark.read.options(**_EVERY_FILE).schema(expected).parquet(path)
             files = sorted(map(unquote, rows.inputFiles()))  # which Spark gives as URIs
-            of_file = spark.read.options(**STRICTLY)
-            schemas = {file: of_file.parquet(literal_path(file)).schema for file in files}
+            of_file = spark.read.options(**_EVERY_FILE)
+            schemas = {file: of_file.parquet(file).schema for file in files}
     except DeltaweaveError as error:
         raise _unreadable_error(path, table, error) from error
     _check_schemas(path, table, expected, schemas)
@@ -290,11 +302,9 @@ def _read_parquet(spark: SparkSession, path: str, expected: StructType, table: s
 def _read_text(files: TextFiles, path: str, table: str, rescued: str | None) -> DataFrame:
     try:
         with translated(table, otherwise=SourceError):
-            found = files.spark.read.format("text").load(literal_path(path)).inputFiles()
-            schemas = {
-                literal_path(file): files.schema_of(literal_path(file))
-                for file in sorted(map(unquote, found))
-            }
+            texts = files.spark.read.format("text").options(**_EVERY_FILE)
+            found = sorted(map(unquote, texts.load(path).inputFiles()))
+            schemas = {file: files.schema_of(file) for file in found}
     except DeltaweaveError as error:
         raise _unreadable_error(path, table, error) from error
     _check_schemas(path, table, files.schema, schemas)

@@ -87,8 +87,19 @@ class ListedFile(NamedTuple):
 
 
 def is_partition(name: str, suffix: str) -> bool:
-    """Return whether a directory, or file with the suffix, is a partition: no `.` or `_` first."""
-    return not name.startswith((".", "_")) and name.endswith(suffix) and name != suffix
+    """Return whether a directory, or file with the suffix, is a partition: no `.` or `_` first.
+
+    A suffix in another case, as in `2024-01-02.CSV`, makes it one that cannot be requested.
+    """
+    has_suffix = name.lower().endswith(suffix.lower()) and len(name) > len(suffix)
+    return not name.startswith((".", "_")) and has_suffix
+
+
+def problem_of_name(name: str, suffix: str) -> str | None:
+    """Return why a directory, or file with the suffix, cannot be requested; None if it can."""
+    if not name.endswith(suffix):
+        return f"its name does not end with {suffix!a}, but in another case"
+    return problem_of_partition_key(name.removesuffix(suffix))
 
 
 def file_delivery(
@@ -128,7 +139,7 @@ def delivery_on_disk(entry: os.DirEntry[str], marker: str | None, suffix: str) -
     """Return the delivery in a directory, or with a suffix in a file; None for the other kind."""
     if entry.is_dir() == bool(suffix):
         return None
-    problem = problem_of_partition_key(entry.name.removesuffix(suffix))
+    problem = problem_of_name(entry.name, suffix)
     if problem is not None:
         return Delivery(entry.name, None, 0, problem=problem)
     if suffix:
@@ -431,7 +442,7 @@ def _landed_files(
     for name, file in files.items():
         if not is_partition(name, suffix):
             continue
-        problem = problem_of_partition_key(name.removesuffix(suffix))
+        problem = problem_of_name(name, suffix)
         if problem is not None:
             yield Delivery(name, None, 0, problem=problem)
         elif marker is None:

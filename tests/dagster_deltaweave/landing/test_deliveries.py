@@ -464,7 +464,8 @@ def test_single_files_land_with_a_marker_or_once_their_sizes_settle(
         (landing / name).write_text(text)
 
     marked = orders_sensor(landing, marker=".done", suffix=".csv", **NO_LATENESS)
-    for name in ("2026-11-01.csv", "2026-11-02.csv", "_x.csv", ".csv", "README", "a?.csv"):
+    others = ("_x.csv", ".csv", ".CSV", "README", "a?.csv", "b.CSV", "_c.CSV")
+    for name in ("2026-11-01.csv", "2026-11-02.csv", *others):
         write(name)
     (landing / "2026-11-03.csv").mkdir()  # not a file
     none = tick(marked, instance)
@@ -472,7 +473,10 @@ def test_single_files_land_with_a_marker_or_once_their_sizes_settle(
     assert "2 incomplete (2026-11-01, 2026-11-02; their marker is <key>.csv.done)" in (
         none.skip_message
     )
-    assert "skipped 1 ('a?.csv': '?' cannot be in a partition key)" in none.skip_message
+    assert (
+        "skipped 2 ('a?.csv': '?' cannot be in a partition key; 'b.CSV': its name does not end "
+        in (none.skip_message)
+    )
     write("2026-11-01.csv.done", "")
     write("day=2026-11-04.csv")
     write("day=2026-11-04.csv.done", "")

@@ -189,8 +189,10 @@ class TextFiles:
 
     def _line_of(self, file: str, record: str) -> int | None:
         """Return the number of a row's first line; None if the file cannot be read again."""
-        first = record.splitlines()[0] if record else ""
+        first = re.split(r"\r\n|\r|\n", record, maxsplit=1)[0]
         encoding = self._option("encoding", self._option("charset", "utf-8"))
+        if encoding in ("utf-8", "utf8"):
+            encoding = "utf-8-sig"  # Spark leaves out a byte order mark
         try:
             store, path = file_system(unquote(file))  # Spark's are URIs
             with store.open_input_stream(path) as stream:
@@ -239,13 +241,18 @@ def read_source_partition(
     options: Mapping[str, object] | None = None,
     rescued: str | None = None,
 ) -> DataFrame:
-    """Read the files of a source partition, each of which must have exactly this schema.
+    r"""Read the files of a source partition, each of which must have exactly this schema.
 
     A CSV file has a header, which names its columns in any order; with `{"header": False}`
     its columns are those of the schema in their order. JSON objects need not name each column, and
     must name no other; fields within a column are not looked at. A row of either that Spark cannot
     read as the schema's types is an error that names file, line and column, or is put aside: to
-    find out, the files are read once more. Spark rounds decimals, and reads `2024` as a DATE.
+    find out, the files are read once more.
+
+    A quote in a quoted value of CSV is doubled (RFC 4180); for `\"`, as Spark writes it, give
+    `{"escape": "\\"}`. Spark accepts silently: decimals, which it rounds; `2024` as a DATE; a
+    quoted value that is never closed, up to its line's end; `\r\n` within a value of `multiLine`,
+    as `\n`; and bytes that are not of the `encoding` (UTF-8), each as U+FFFD.
 
     Files in directories below are read, too; the names of these directories give no column, also if
     they are `<column>=<value>`. What has a name that begins with `.` or `_` is not read.
@@ -276,7 +283,10 @@ def read_source_partition(
         if options or rescued:
             raise _not_taken("options and rescued are for CSV and JSON", table)
         return _read_parquet(spark, path, expected, table)
-    settings = {name: str(value) for name, value in (options or {}).items()}
+    settings = {k: str(value) for k, value in (options or {}).items() if value is not None}
+    given = {name.lower(): value for name, value in settings.items()}
+    if format == "csv" and "escape" not in given:
+        settings["escape"] = given.get("quote", '"')  # RFC 4180 doubles quotes
     files = TextFiles(spark, format, expected, settings)
     refused = files.refused_option()
     if refused is not None:
@@ -349,9 +359,11 @@ def _check_schemas(
     if not schemas:
         raise _partition_error(path, table, "holds no file.")
     for file, found in schemas.items():
+        name = file.rsplit("/", 1)[-1]
+        if not found.fields:
+            raise _partition_error(path, table, f"has no columns in {name}: the file is empty.")
         differences = list(schema_differences(expected, found))
         if differences:
-            name = file.rsplit("/", 1)[-1]
             raise _partition_error(
                 path, table, f"has a wrong schema in {name}: {'; '.join(differences)}."
             )

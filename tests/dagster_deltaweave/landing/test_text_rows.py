@@ -81,6 +81,10 @@ def test_a_row_that_does_not_fit_is_named_by_file_line_and_column(
         ("csv", "id,a name,price,day\r\nno,x,1,nor\r\n5\r\n6,x,1,,7\r\n", {},
          ["line 2, column id (int), column day (date): 'no,x,1,nor'",
           "line 3, no row of 4 values: '5'", "line 4, no row of 4 values: '6,x,1,,7'"]),
+        # only ends of lines end them, and a byte order mark is in none
+        ("csv", "\ufeffid,a name,price,day\n1,x\x0by,1,\nno,a\x0bb\x85c\u2028d,1,\n", {},
+         ["line 3, column id (int)"]),
+        ("csv", "\ufeffno,x,1,\n", {"header": False}, ["line 1, column id (int): 'no,x,1,'"]),
         ("json", '{"id":1}\n{"id":"one"}\nnone\n', {},
          ["a.json, line 2, column id (int): '{\"id\":\"one\"}'", "line 3, no JSON object: 'none'"]),
     ]  # fmt: skip
@@ -121,6 +125,23 @@ def test_a_row_that_does_not_fit_is_named_by_file_line_and_column(
     assert spark.read.format("delta").load(beside).count() == 0
 
 
+@pytest.mark.minutes
+def test_csv_is_read_by_rfc_4180_unless_options_say_otherwise(
+    read: Read, landed: Callable[..., Path]
+) -> None:
+    schema = "id INT, s STRING"
+    cases: list[tuple[str, str, dict[str, Any]]] = [
+        ('1,"x, ""q"""', 'x, "q"', {}),
+        ('1,"c:\\d\\"', "c:\\d\\", {}),
+        ("1,@x, @@q@@@", "x, @q@", {"quote": "@"}),
+        ('1,"x, \\"q\\""', 'x, "q"', {"ESCAPE": "\\"}),
+        ("1,None", "None", {"nullValue": None}),
+    ]
+    for text, value, options in cases:
+        path = landed(a_csv=f"id,s\n{text}\n")
+        assert read(path, schema=schema, options=options).collect() == [(1, value)]
+
+
 def test_other_columns_and_options_are_refused(read: Read, landed: Callable[..., Path]) -> None:
     path = landed(a_csv=CSV, b_csv="id,name,price,day\n")
     with pytest.raises(SourceError, match=r"b\.csv: column a name string is missing; column name"):
@@ -130,6 +151,8 @@ def test_other_columns_and_options_are_refused(read: Read, landed: Callable[...,
         read(path, format="json")
     with pytest.raises(SourceError, match="holds no file"):
         read(landed(), format="csv")
+    with pytest.raises(SourceError, match=r"has no columns in b\.csv: the file is empty"):
+        read(landed(a_csv=CSV, b_csv=""))
     with pytest.raises(StatementError, match="the option MODE is set by the function itself"):
         read(path, options={"MODE": "DROPMALFORMED"})
     with pytest.raises(StatementError, match="options and rescued are for CSV and JSON"):

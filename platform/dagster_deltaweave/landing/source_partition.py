@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 FILE, RECORD, PROBLEMS = "__deltaweave_file", "__deltaweave_record", "__deltaweave_problems"
 """Columns beside those of the schema, see `TextFiles.rows`."""
-
 LANDING = hidden_tag("deltaweave/landing")
 """Run tag with its delivery as JSON: `directory`, `marker`, `suffix`, its `identity`, and `files`.
 
@@ -140,17 +139,17 @@ class TextFiles:
 
     def described(self, file: str, record: str, columns: Sequence[str]) -> str:
         """Describe where a bad row is and which of its values do not fit."""
-        line = self._line_of(file, record)
         types = [f"column {name} ({self.schema[name].dataType.simpleString()})" for name in columns]
-        where = [
-            unquote(file.rsplit("/", 1)[-1]),
-            *([] if line is None else [f"line {line}"]),
-            *types,
-        ]
         if not types:
             wanted = "JSON object" if self.format == "json" else f"row of {len(self.schema)} values"
-            where.append(f"no {wanted}")
-        return f"{', '.join(where)}: {record[:_LONGEST_SHOWN]!r}"
+            types = [f"no {wanted}"]
+        return self.shown(file, record, *types)
+
+    def shown(self, file: str, record: str, *problems: str) -> str:
+        """Describe where a text is, what is wrong with it, and how it begins."""
+        line = self._line_of(file, record)
+        where = [unquote(file.rsplit("/", 1)[-1]), *([] if line is None else [f"line {line}"])]
+        return f"{', '.join([*where, *problems])}: {record[:_LONGEST_SHOWN]!r}"
 
     def _rows_of_files(self, schema: StructType, files: Sequence[str]) -> DataFrame:
         reader = self._reader().schema(_with_text_column(schema, RECORD))
@@ -172,6 +171,40 @@ class TextFiles:
             )
         )
 
+    def texts_of_several(self, files: Sequence[str]) -> DataFrame:
+        """Read the texts of JSON in which anything follows the first value, which Spark drops.
+
+        A text is a line, or a whole file. Those that Spark finds bad itself are left out. Its JSON
+        functions change numbers in texts, so they cannot read the rows beside such a text.
+
+        Returns:
+            A DataFrame of `FILE` and `RECORD`, how the text begins.
+        """
+        encoding = self._option("encoding", self._option("charset", "utf-8"))
+        given = {key: text for key, text in self.options.items() if key.lower() == "linesep"}
+        given |= {"encoding": encoding, "wholetext": self._option("multiline", "false")}
+        value = F.col("value")
+        if encoding not in ("utf-8", "utf8"):
+            value = F.decode(value.cast("binary"), encoding)
+        reader = self.spark.read.format("text").options(**given, **_EVERY_FILE)
+        texts = reader.load(list(files)).select(
+            F.col("_metadata.file_path").alias(FILE),
+            F.regexp_replace(value, "^\ufeff", "").alias(RECORD),  # a byte order mark
+        )
+        options, text = self._options_of_rows(), F.col(RECORD)
+        # Spark finds out by itself that a file is of UTF-16, which has this character at its begin.
+        is_read = text.rlike(r"\S") & ~F.contains(F.substring(text, 1, 4), F.lit("\0"))
+        # Another value after the first, or a bracket, makes this no array of two values.
+        both = F.concat(F.lit("["), text, F.lit(f'\n,"{RECORD}"]'))
+        values = F.from_json(both, "array<string>", options)
+        is_one = (F.size(values) == 2) & (F.get(values, F.lit(1)) == F.lit(RECORD))
+        of_object = F.from_json(text, _with_text_column(self.schema, RECORD), options)
+        of_array = F.from_json(text, "array<string>", options)
+        is_array = text.rlike(r"^\s*\[")
+        is_fit = F.when(is_array, of_array.isNotNull()).otherwise(of_object[RECORD].isNull())
+        found = texts.where(is_read & ~F.coalesce(is_one, F.lit(False)) & is_fit)
+        return found.select(FILE, F.substring(text, 1, _LONGEST).alias(RECORD))
+
     def _is_bad(self, schema: StructType, name: str) -> Column:
         """Return whether one column makes a row unfit, which would fit with a text there."""
         texts = StructType([StructField(each, StringType()) for each in schema.names])
@@ -180,12 +213,14 @@ class TextFiles:
 
     def _parsed(self, schema: StructType) -> Column:
         """Return the record if the record does not fit the schema; otherwise null."""
-        options = {key: text for key, text in self.options.items() if key.lower() not in _OF_FILES}
-        options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": RECORD}
-        whole = _with_text_column(schema, RECORD)
+        options, whole = self._options_of_rows(), _with_text_column(schema, RECORD)
         if self.format == "csv":
             return F.from_csv(F.col(RECORD), whole.toDDL(), options)[RECORD]
         return F.from_json(F.col(RECORD), whole, options)[RECORD]
+
+    def _options_of_rows(self) -> dict[str, str]:
+        options = {key: text for key, text in self.options.items() if key.lower() not in _OF_FILES}
+        return options | {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": RECORD}
 
     def _line_of(self, file: str, record: str) -> int | None:
         """Return the number of a row's first line; None if the file cannot be read again."""
@@ -247,7 +282,8 @@ def read_source_partition(
     its columns are those of the schema in their order. JSON objects need not name each column, and
     must name no other; fields within a column are not looked at. A row of either that Spark cannot
     read as the schema's types is an error that names file, line and column, or is put aside: to
-    find out, the files are read once more.
+    find out, the files are read once more, JSON twice. A line of JSON, or with `multiLine` a whole
+    file, that has anything after its first value is an error, also with `rescued`.
 
     A quote in a quoted value of CSV is doubled (RFC 4180); for `\"`, as Spark writes it, give
     `{"escape": "\\"}`. Spark accepts silently: decimals, which it rounds; `2024` as a DATE; a
@@ -319,6 +355,12 @@ def _read_text(files: TextFiles, path: str, table: str, rescued: str | None) -> 
         raise _unreadable_error(path, table, error) from error
     _check_schemas(path, table, files.schema, schemas)
     with translated(table, operation="reading a source partition", otherwise=SourceError):
+        if files.format == "json":
+            several = files.texts_of_several(list(schemas)).limit(_ROWS_SHOWN)
+            if listed := [files.shown(*row) for row in several.collect()]:
+                raise _partition_error(
+                    path, table, f"has more than one value in a text of JSON: {'; '.join(listed)}."
+                )
         rows = files.rows(schemas)
         bad = files.bad_rows(rows)
         if rescued is not None:

@@ -126,6 +126,57 @@ def test_a_row_that_does_not_fit_is_named_by_file_line_and_column(
 
 
 @pytest.mark.minutes
+@pytest.mark.parametrize(
+    ("text", "options", "refused"),
+    [
+        ('{"id":1}{"id":2}\n{"id":3}\n', {}, "line 1: '{\"id\":1}{\"id\":2}'"),
+        ('{"id":1}\n{"id":2},{"id":3}\n', {}, "line 2: "),
+        ('{"id":1}}\n', {}, "line 1: "),
+        ('\ufeff{"id":1}]\n', {}, "line 1: "),
+        ('{"id":1} x\n', {}, "line 1: "),
+        ('[{"id":1}][]\n', {}, "line 1: "),
+        ('{"id":1}\0{"id":2}\n', {}, "line 1: "),
+        # as lines are, read by mistake as one text
+        ('{"id":1}\n{"id":2}\n', {"multiLine": True}, "line 1: "),
+        ('[{"id":1}]\n[{"id":2}]', {"multiLine": True}, "line 1: "),
+        # What Spark reads whole, or finds bad itself, is as it was.
+        ('\ufeff{"id":1}\n\n \n{"id":2} \n', {}, [1, 2]),
+        ('[{"id":1},{"id":2}]\n[]\nnone\n{"id":"x"}{"id":3}\n', {}, [1, 2]),
+        ('[{"id":1},\n{"id":2}]\n', {"multiLine": True}, [1, 2]),
+        ('{"id":1 /* a */} // b\n{id:2}\n',
+         {"allowComments": True, "allowUnquotedFieldNames": True}, [1, 2]),
+    ],
+)  # fmt: skip
+def test_what_follows_the_first_value_of_json_is_not_dropped(
+    read: Read, landed: Callable[..., Path], tmp_path: Path,
+    text: str, options: dict[str, Any], refused: str | list[int],
+) -> None:  # fmt: skip
+    path, arguments = landed(a_json=text), {"format": "json", "options": options}
+    arguments["rescued"] = str(tmp_path / "rescued")
+    if isinstance(refused, list):
+        assert sorted(row.id for row in read(path, **arguments).collect()) == refused
+        return
+    with pytest.raises(SourceError, match="more than one value in a text of JSON") as caught:
+        read(path, **arguments)
+    assert f"a.json, {refused}" in str(caught.value)
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("encoding", ["UTF-16", "UTF-16LE", "ISO-8859-1", None])
+def test_json_of_other_encodings_is_looked_at_as_it_is_read(
+    read: Read, landed: Callable[..., Path], encoding: str | None
+) -> None:
+    options: dict[str, Any] = {"encoding": encoding, "multiLine": True}
+    text = '{"id":1,"a name":"é"}\n'
+    path = landed(a_json=text.encode(encoding or "UTF-16"))
+    assert [row[1] for row in read(path, format="json", options=options).collect()] == ["é"]
+    if encoding is not None:  # otherwise, Spark finds out
+        path = landed(a_json=(text + text).encode(encoding))
+        with pytest.raises(SourceError, match=r"more than one value in a text of JSON: .*é"):
+            read(path, format="json", options=options)
+
+
+@pytest.mark.minutes
 def test_csv_is_read_by_rfc_4180_unless_options_say_otherwise(
     read: Read, landed: Callable[..., Path]
 ) -> None:

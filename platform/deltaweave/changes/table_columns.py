@@ -281,10 +281,6 @@ def _with_plain_texts(data_type: DataType) -> DataType:
     return data_type
 
 
-def _has_limits(limits: DataType) -> bool:
-    return holds_type(limits, lambda part: isinstance(part, CharType | VarcharType))
-
-
 def has_char(limits: DataType | None) -> bool:
     """Return whether a type has CHAR at any depth."""
     return limits is not None and holds_type(limits, lambda part: isinstance(part, CharType))
@@ -310,7 +306,8 @@ def with_padded_parts(
         kept = longer(value, limits)
         return padded(value, limits, kept) if isinstance(limits, CharType) else kept
     # A field may be of another type than when it was created: dropped, and added again.
-    if not _has_limits(limits) or not type(held) is type(table) is type(limits):
+    is_limited = holds_type(limits, lambda part: isinstance(part, CharType | VarcharType))
+    if not is_limited or not type(held) is type(table) is type(limits):
         return value
     if isinstance(held, ArrayType) and isinstance(table, ArrayType):
         assert isinstance(limits, ArrayType)

@@ -224,7 +224,8 @@ def _message(messages: Messages, problem: Column, rows: EnvelopeRows) -> Column:
 
 def _check_names(envelopes: DataFrame, wanted: StructType, needed: Sequence[str | None]) -> None:
     """Raise a StatementError if columns are missing, or have names that are taken."""
-    taken = [name for name in (*wanted.names, *envelopes.columns) if _is_taken(name)]
+    names = (*wanted.names, *envelopes.columns)
+    taken = [name for name in names if name.lower().startswith(PREFIX)]
     if taken:
         raise StatementError(
             f"column names that begin with {PREFIX} are taken: {', '.join(taken)}.",
@@ -238,10 +239,6 @@ def _check_names(envelopes: DataFrame, wanted: StructType, needed: Sequence[str 
                 operation="reading changes",
                 hint=f"They have {', '.join(envelopes.columns)}.",
             )
-
-
-def _is_taken(name: str) -> bool:
-    return name.lower().startswith(PREFIX)
 
 
 def _units(

@@ -497,12 +497,14 @@ def _rows_that_count(
     """Return the rows of a side table that count for a version of its table."""
     (side, newest), *earlier = versions
     dropped = [noted for noted in newest if not lineage.holds(noted)]
-    rows, seen, changes = _drop_noted(side.read_whole(), dropped), set(newest), bool(dropped)
+    rows, seen, changes = side.read_whole(), set(newest), bool(dropped)
+    if dropped:
+        rows = rows.where(~F.unix_micros(NOTED).isin(dropped))
     for before, noted in earlier:
         back = [each for each in noted - seen if lineage.holds(each)]
         seen |= noted
         if back:
-            rows = _union(rows, _keep_noted(before.read_whole(), back))
+            rows = _union(rows, before.read_whole().where(F.unix_micros(NOTED).isin(back)))
             changes = True
     takes_over = False
     if lineage.cloned is not None and noted_by_clone(lineage.cloned) not in seen:
@@ -574,14 +576,6 @@ def _noted_in(side: TableSnapshot) -> set[int]:
         times = side.read_whole().select(F.unix_micros(NOTED).alias("noted"))
         found = collected(times.distinct())
     return {noted for noted in found["noted"].to_pylist() if noted is not None}
-
-
-def _keep_noted(rows: DataFrame, noted: list[int]) -> DataFrame:
-    return rows.where(F.unix_micros(NOTED).isin(noted)) if noted else rows.limit(0)
-
-
-def _drop_noted(rows: DataFrame, noted: list[int]) -> DataFrame:
-    return rows.where(~F.unix_micros(NOTED).isin(noted)) if noted else rows
 
 
 def _union(rows: DataFrame, others: DataFrame) -> DataFrame:

@@ -22,7 +22,6 @@ from dagster_deltaweave.landing.listing import (
 )
 from dagster_deltaweave.landing.source_partition import (
     Landing,
-    directory_name,
     landing_tag,
     literal_path,
     read_source_partition,
@@ -37,7 +36,6 @@ __all__ = [
     "Landing",
     "LandingCursor",
     "LandingLook",
-    "directory_name",
     "groups",
     "hive_value",
     "is_whole_second",

@@ -10,7 +10,6 @@ from __future__ import annotations
 from deltaweave.changes.side_tables.side_table import (
     EVENTS,
     NOTED,
-    TOMBSTONES,
     Noting,
     SideTable,
     check_has_keys,
@@ -43,7 +42,6 @@ __all__ = [
     "EVENTS",
     "ITEM",
     "NOTED",
-    "TOMBSTONES",
     "Noting",
     "SideTable",
     "Tombstones",

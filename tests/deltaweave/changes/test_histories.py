@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import Table
@@ -22,6 +22,7 @@ from deltaweave.changes.events import read_events
 from deltaweave.changes.history import END, START
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column
+from tests.deltaweave.changes.test_current_rows import frame
 from tests.support.drawn_events import (
     DELETES,
     DRAWN,
@@ -31,7 +32,6 @@ from tests.support.drawn_events import (
     PARTIAL,
     PARTIAL_UPSERTS,
     PLAIN,
-    SCHEMA,
     UPSERTS,
     WHOLE,
     Event,
@@ -48,13 +48,6 @@ pytestmark = pytest.mark.minutes
 
 # A version is (k, v, w, start, end).
 Apply = Callable[..., set[Row]]
-
-
-def frame(spark: SparkSession, batch: Sequence[Event], names: Names = PLAIN) -> DataFrame:
-    rows = [event.row(names) for event in batch]
-    return spark.createDataFrame(rows, SCHEMA).toDF(
-        names.k, names.v, names.w, "seq", "op", "present"
-    )
 
 
 @pytest.fixture

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
 from importlib.metadata import metadata
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from dagster import AssetKey, AssetsDefinition
@@ -17,7 +22,11 @@ from packaging.specifiers import SpecifierSet
 from pyspark.sql import SparkSession
 
 import deltaweave
-from dagster_deltaweave import DeltaTablesComponent, MergeAssetComponent, SparkResource
+from dagster_deltaweave import (
+    DeltaTablesComponent,
+    MergeAssetComponent,
+    SparkResource,
+)
 from dagster_deltaweave.tables import (
     ChangesDeclaration,
     MergeDeclaration,
@@ -119,19 +128,26 @@ def test_resources_of_a_page_are_valid(page: str) -> None:
     assert spark.warm
 
 
-def test_assets_are_tested_as_the_page_says(spark: SparkSession, tmp_path: Path) -> None:
-    names_of("testing.md", "python without-spark")["test_orders_reads_its_days"]()
+@contextmanager
+def kept_settings(spark: SparkSession) -> Iterator[None]:
+    """Reset what a resource of a page sets on the session of all tests."""
     shared = {"spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions"}
     before = {key: spark.conf.get(key) for key in shared}
     try:
+        yield
+    finally:
+        for key, value in before.items():
+            spark.conf.set(key, str(value))
+
+
+def test_assets_are_tested_as_the_page_says(spark: SparkSession, tmp_path: Path) -> None:
+    names_of("testing.md", "python without-spark")["test_orders_reads_its_days"]()
+    with kept_settings(spark):
         names = names_of("testing.md", "python with-spark")
         resources = names["resources"].__wrapped__(tmp_path)
         names["test_orders_are_merged_once"](resources, tmp_path)
         recorded = names_of("testing.md", "python with-recorded-tables")
         recorded["test_states_are_counted"](tmp_path / "copy", recorded_tables=tmp_path)
-    finally:  # the resource sets them on the session of all tests
-        for key, value in before.items():
-            spark.conf.set(key, str(value))
 
 
 def test_a_session_of_ones_own_gets_what_a_session_of_ours_has(
@@ -197,6 +213,120 @@ def test_a_rewritten_merge_does_what_it_did_and_explain_says_so(
     explained, result = capsys.readouterr().out.split("committed version")
     assert "after the source's keys" in explained
     assert "1 updated, 1 inserted, 1 deleted" in result
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("scd_type", [1, 2])
+def test_no_file_has_a_person_whose_rows_were_deleted(
+    spark: SparkSession, tmp_path: Path, scd_type: int
+) -> None:
+    path = str(tmp_path / "customers")
+    options: dict[str, Any] = {"keys": ["id"], "sequence_by": "lsn"}
+    options |= {"apply_as_deletes": "op = 'd'", "except_column_list": ["op", "lsn"]}
+    names = names_of("delete-a-person.md", "python delete")
+    exec(example("delete-a-person.md", "python purge"), names)
+
+    def apply(*events: tuple[Any, ...]) -> None:
+        rows = spark.createDataFrame(list(events), "id INT, name STRING, op STRING, lsn BIGINT")
+        deltaweave.apply_changes(spark, path, rows, stored_as_scd_type=scd_type, **options)
+
+    def set_properties(table: str, **properties: str) -> None:
+        given = ", ".join(f"'delta.{name}' = '{value}'" for name, value in properties.items())
+        spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ({given})")
+
+    apply((7, "Ada", "u", 1), (8, "Bob", "u", 2))
+    set_properties(path, enableChangeDataFeed="true", enableDeletionVectors="true")
+    apply((7, "Ada L.", "u", 4), (7, None, "d", 3), (8, None, "d", 5))
+    apply((7, "Ada M.", "u", 6), (7, "Ada K.", "u", 2), (8, "Bob B.", "u", 7))
+    for table in names["tables"](spark, path):
+        set_properties(table.path_or_name, deletedFileRetentionDuration="interval 0 hours")
+    names["forget"](spark, path, 7)
+    if scd_type == 1:
+        names["keep_away"](spark, path, 7, **options)
+        apply((7, "Ada late", "u", 5))
+    names["purge"](spark, path)
+
+    files = [each for each in tmp_path.rglob("*.parquet") if "_delta_log" not in each.parts]
+    rows = [row for file in files for row in pq.read_table(file).to_pylist()]
+    assert any("Bob" in str(row) for row in rows)
+    assert [row for row in rows if "Ada" in str(row)] == []
+    assert [row.name for row in Table(spark, path).read().where("id = 7").collect()] == []
+
+
+@pytest.mark.minutes
+def test_a_history_has_the_rows_of_each_moment(spark: SparkSession, tmp_path: Path) -> None:
+    def of_lake(language: str) -> str:
+        return example("histories.md", language).replace("/lake", str(tmp_path))
+
+    landing = tmp_path / "landing" / "customers"
+    landing.mkdir(parents=True)
+    days = {
+        "2026-01-01": ("Ada", "Bern"),
+        "2026-02-01": ("Ada L.", "Bern"),
+        "2026-03-01": ("Ada L.", "Rome"),
+    }
+    events = [
+        {"id": 1, "name": name, "city": city, "op": "u", "changed_at": f"{day}T00:00:00Z"}
+        for day, (name, city) in reversed(days.items())
+    ]
+    events.append({"id": 1, "op": "d", "changed_at": "2026-04-01T00:00:00Z"})
+    (landing / "1.json").write_text("\n".join(map(json.dumps, events)))
+    names: dict[str, Any] = {}
+    exec(compile(of_lake("python asset"), "histories.md", "exec", dont_inherit=True), names)
+    with kept_settings(spark):
+        assert names["defs"].resolve_implicit_global_asset_job_def().execute_in_process().success
+    exec(of_lake("python query"), names)
+
+    def city_of(day: str) -> list[str]:
+        moment = datetime.fromisoformat(f"{day}T12:00:00+00:00")
+        return [row.city for row in names["as_of"](spark, moment).collect()]
+
+    found = {day: city_of(day) for day in ("2025-12-31", "2026-02-02", "2026-03-02", "2026-04-02")}
+    assert list(found.values()) == [[], ["Bern"], ["Rome"], []]
+    assert Table(spark, str(tmp_path / "customers")).row_count() == 2
+    orders = spark.sql(
+        "SELECT 5 AS id, 1 AS customer, timestamp'2026-02-15T00:00:00Z' AS ordered_at"
+    )
+    orders.write.format("delta").save(str(tmp_path / "orders"))
+    assert [tuple(row) for row in spark.sql(of_lake("sql order")).collect()] == [(5, "Bern")]
+
+
+@pytest.mark.minutes
+def test_alerts_are_sent_for_failed_runs_and_checks(capsys: pytest.CaptureFixture[str]) -> None:
+    names = names_of("alerts.md", "python alerts")
+
+    @dg.asset
+    def broken() -> None:
+        raise ValueError("no such file")
+
+    @dg.asset
+    def orders() -> None: ...
+
+    @dg.asset_check(asset=orders)
+    def changed_recently() -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(passed=False, description="Rows changed 7 hours ago")
+
+    own = dg.Definitions(
+        assets=[broken, orders],
+        asset_checks=[changed_recently],
+        resources={"io_manager": dg.mem_io_manager},
+    )
+    defs = dg.Definitions.merge(names["defs"], own)
+    with dg.DagsterInstance.ephemeral() as instance:
+        for asset, sensor in (("orders", "failed_checks"), ("broken", "failed_runs")):
+            ran = defs.resolve_implicit_global_asset_job_def().execute_in_process(
+                instance=instance, raise_on_error=False, asset_selection=[dg.AssetKey(asset)]
+            )
+            [end] = [each for each in ran.all_events if each.is_job_success or each.is_job_failure]
+            context = dg.build_run_status_sensor_context(sensor, end, instance, ran.dagster_run)
+            names[sensor](context.for_run_failure() if end.is_job_failure else context)
+    [check, failure] = capsys.readouterr().out.splitlines()[:2]
+    assert check == "changed_recently of orders: Rows changed 7 hours ago"
+    assert re.fullmatch(r"broken failed in run [\w-]+: ValueError: no such file", failure)
+    looked_at = {
+        each.name for each in names["look"].selection.resolve_checks(defs.resolve_asset_graph())
+    }
+    assert looked_at == {"changed_recently", "no_rescued_events"}
 
 
 def pages_of(nav: Any) -> Iterator[str]:

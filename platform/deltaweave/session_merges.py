@@ -28,6 +28,7 @@ from deltaweave.delta.jvm import (
     refuse_lenient_reads,
     rows_of_numbers,
     running_releases,
+    untranslated,
 )
 from deltaweave.delta.statement import (
     ParsedMerge,
@@ -226,7 +227,7 @@ def _merged(
         with active(spark):
             parsed = parse()
     except (StatementError, *SPARK_ERRORS):  # these e.g. of a builder without clauses
-        return as_it_is()
+        return _as_spark_meant(as_it_is)
     if not is_merge(parsed):
         return as_it_is()
     try:
@@ -243,7 +244,7 @@ def _merged(
             logger.warning("%s uses %s: Delta's own MERGE runs instead", error.table, features)
         else:
             logger.info("%s: Spark runs it as without deltaweave: %s", error.table, error.problem)
-        return by_built_in()
+        return _as_spark_meant(by_built_in)
     return _counts(spark, result)
 
 
@@ -252,19 +253,38 @@ def _goes_wrong_by_built_in(parsed: ParsedMerge) -> bool:
         return bool(builtin_defects(parsed))
 
 
+def _as_spark_meant(run: Callable[[], DataFrame]) -> DataFrame:
+    """Run a statement; raise Spark's error with its message, where PySpark fails to show it."""
+    try:
+        return run()
+    except SPARK_ERRORS as error:
+        meant = untranslated(error)
+        if meant is error:
+            raise
+        raise meant from None
+
+
 def _as_built_in_error(spark: SparkSession, error: DeltaweaveError) -> Exception:
-    """Return the error that Delta's own MERGE raises in place of this one, if there is one."""
+    """Return the error that Delta's own MERGE raises in place of this one, if there is one.
+
+    What Spark raises from a job is a Java trace; a traceback shows our sentences below it.
+    """
     logger.info("%s: %s", error.table, type(error).__name__)
-    if isinstance(error, AmbiguousMatchError):
-        return python_error(
-            spark, "multipleSourceRowMatchingTargetRowInMergeException", with_session=True
-        )
     if isinstance(error, CommitStateUnknownError):
         return error
     cause: BaseException | None = error
     while isinstance(cause, DeltaweaveError):
         cause = cause.__cause__
-    return cause if isinstance(cause, SPARK_ERRORS) else error
+    if isinstance(error, AmbiguousMatchError):
+        cause = python_error(
+            spark, "multipleSourceRowMatchingTargetRowInMergeException", with_session=True
+        )
+    if not isinstance(cause, SPARK_ERRORS):
+        return error
+    add_note = getattr(cause, "add_note", None)  # since Python 3.11
+    if add_note is not None:
+        add_note(str(error))
+    return cause
 
 
 def _counts(spark: SparkSession, result: MergeResult) -> DataFrame:

@@ -37,6 +37,7 @@ from deltaweave.delta.jvm.errors import (
     reported_by,
     suppress_cleanup_errors,
     translated,
+    untranslated,
 )
 from deltaweave.delta.jvm.gateway import (
     DeltaLog,
@@ -124,6 +125,7 @@ __all__ = [
     "suppress_cleanup_errors",
     "translated",
     "unique_number",
+    "untranslated",
     "value_where",
     "with_column",
 ]

@@ -20,7 +20,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from pyspark.errors.exceptions.captured import convert_exception
+from pyspark.errors.exceptions.captured import (
+    AnalysisException,
+    ParseException,
+    convert_exception,
+)
 
 from deltaweave import errors
 from deltaweave.delta.jvm.gateway import JavaObject, Jvm
@@ -494,6 +498,24 @@ def _call(java_error: JavaObject, method: str) -> str | None:
 
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
 """What PySpark raises for an exception of the JVM: translated by its class, or as it is."""
+
+
+def untranslated(error: Exception) -> Exception:
+    """Return what PySpark would raise for an exception of the JVM, had its translation not failed.
+
+    PySpark 4.2 asks Spark for the message of an error that names a place in a SQL text. Spark does
+    not know Delta's error classes, so PySpark raises a Java error about that instead.
+    """
+    meant = _java_exception(error)
+    if meant is None or meant is getattr(error, "java_exception", meant):
+        return error
+    name = meant.getClass().getName()
+    if not name.endswith(("AnalysisException", ".ParseException")):
+        return error
+    kind = ParseException if name.endswith(".ParseException") else AnalysisException
+    shown: Exception = kind(desc=str(meant.getMessage()), stackTrace=str(meant.toString()))
+    shown._origin = meant  # type: ignore[attr-defined]  # for getCondition and getSqlState
+    return shown
 
 
 @dataclass(frozen=True)

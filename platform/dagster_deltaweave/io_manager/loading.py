@@ -270,17 +270,25 @@ def was_recorded(context: InputContext) -> bool:
     return made is not None and (TABLE_ID in made.metadata or data_version_of(made) is not None)
 
 
+def _reads_all(context: InputContext) -> bool:
+    """Return whether an input is the whole table, also its rows of no partition."""
+    try:
+        downstream = context.step_context.assets_def
+    except DagsterInvariantViolationError:  # outside of a run, a partition is asked for by its key
+        return False
+    if downstream is None:  # an op of a job, for which Dagster lists all partitions
+        return True
+    mapping = downstream.get_partition_mapping_for_dep(context.asset_key)
+    is_of_all = mapping is None or isinstance(mapping, AllPartitionMapping)
+    return downstream.partitions_def is None and is_of_all
+
+
 def _partitions_of(context: InputContext, table: Table, version: int | None) -> DataFrame:
     """Return the rows of the run's partitions, or all if partitions are not parts of the table."""
     rows, upstream = table.read(version), context.upstream_output
     expression = partition_expr_in((upstream.definition_metadata if upstream else None) or {})
-    if expression is None or not context.has_asset_partitions:
+    if expression is None or not context.has_asset_partitions or _reads_all(context):
         return rows
-    downstream = _downstream(context)
-    if downstream is not None and downstream.partitions_def is None:
-        mapping = downstream.get_partition_mapping_for_dep(context.asset_key)
-        if mapping is None or isinstance(mapping, AllPartitionMapping):
-            return rows  # the whole table, also rows of no partition
     keys = context.asset_partition_keys
     if not keys:
         # The partition mapping may give none, e.g. for the first partition of one with an offset.

@@ -12,6 +12,7 @@ from dagster import (
     AssetExecutionContext,
     AssetIn,
     AssetsDefinition,
+    DagsterInstance,
     DailyPartitionsDefinition,
     LastPartitionMapping,
     MultiPartitionsDefinition,
@@ -20,6 +21,8 @@ from dagster import (
     StaticPartitionsDefinition,
     TimeWindowPartitionMapping,
     asset,
+    job,
+    op,
 )
 from pyspark.sql import DataFrame, SparkSession
 
@@ -157,3 +160,34 @@ def test_the_last_of_one_partition_is_no_mapping_of_all(
     upstream = upstream_of(partitions_def=one_day, partition_expr="day")
     run(upstream, downstream, selection=[downstream])
     assert read == ["a"]
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("declared", [BY_DAY, BY_LETTER, BY_BOTH])
+def test_an_op_of_a_job_reads_the_whole_table(
+    spark: SparkSession,
+    resources: dict[str, Any],
+    instance: DagsterInstance,
+    tmp_path: Path,
+    declared: dict[str, Any],
+) -> None:
+    spark.createDataFrame([*ROWS, (None, None)], "day STRING, letter STRING").write.format(
+        "delta"
+    ).save(str(tmp_path / "tables" / "upstream"))
+    read: list[str] = []
+
+    @op
+    def reader(upstream: DataFrame) -> None:
+        read.extend(sorted(str(row.letter) for row in upstream.collect()))
+
+    upstream = upstream_of(**declared)
+
+    @job(resource_defs=resources, partitions_def=declared["partitions_def"])
+    def reads() -> None:
+        reader(upstream.to_source_asset())
+
+    key = declared["partitions_def"].get_partition_keys()[0]
+    for partition in (None, key):
+        read.clear()
+        reads.execute_in_process(instance=instance, partition_key=partition)
+        assert read == ["None", "a", "b", "c", "z"]

@@ -51,7 +51,10 @@ class PathSource(Model, Resolvable):
     type: Literal["path"] = "path"
     path: Annotated[
         str,
-        Field(description="Path or URI; each of the run's partitions replaces `{partition}`."),
+        Field(
+            description="Path or URI; each of the run's partitions replaces `{partition}`, "
+            "and is read by itself."
+        ),
     ]
     format: Annotated[str, Field(description="Any format that Spark reads.")] = "parquet"
     columns: Annotated[
@@ -120,8 +123,13 @@ def _read_files(source: PathSource) -> Callable[..., Any]:
         reader = reader.schema(source.columns) if source.columns else reader
         if _PARTITION not in source.path:
             return reader.load(source.path)
-        keys, is_pattern = partition_keys(context), source.format.lower() != "delta"
-        return reader.load([path_of_partition(source.path, each, is_pattern) for each in keys])
+        is_pattern = source.format.lower() != "delta"
+        # Spark takes the columns of all files that it reads at once from one of them.
+        parts = {
+            key: reader.load(path_of_partition(source.path, key, is_pattern))
+            for key in partition_keys(context)
+        }
+        return parts if len(parts) > 1 else parts.popitem()[1]
 
     return changes
 

@@ -12,10 +12,12 @@ import pytest
 import yaml
 from dagster import (
     AssetKey,
+    AssetsDefinition,
     AutomationCondition,
     DagsterInstance,
     Definitions,
     DynamicPartitionsDefinition,
+    StaticPartitionsDefinition,
     materialize,
     mem_io_manager,
 )
@@ -25,12 +27,20 @@ from dagster.components.testing.utils import DefsFolderSandbox, create_defs_fold
 from dagster_shared.serdes.objects import EnvRegistryKey
 from pyspark.sql import SparkSession
 
-from dagster_deltaweave import MergeAssetComponent, SparkDeltaIOManager, SparkResource
+from dagster_deltaweave import (
+    MergeAssetComponent,
+    SparkDeltaIOManager,
+    SparkResource,
+    merge_asset,
+    partition_tags,
+)
+from dagster_deltaweave.components.table_component import PathSource, function_of_source
 from dagster_deltaweave.tables.declaration import MergeDeclaration
 from dagster_deltaweave.tables.metadata_declarations import merge_declaration_in
 from deltaweave import Table
+from deltaweave.errors import SourceError
 from tests.dagster_deltaweave.components.refusals import all_messages
-from tests.dagster_deltaweave.conftest import rows
+from tests.dagster_deltaweave.conftest import Run, rows
 
 ORDERS_KEY = AssetKey(["sales", "orders"])
 TYPE = "dagster_deltaweave.MergeAssetComponent"
@@ -141,6 +151,54 @@ def test_yaml_declares_assets_that_merge_files_queries_and_functions(
     assert rows(table("sales/orders")) == [(1,)]
     assert rows(table("sizes")) == [("all", 1)]
     assert rows(table("letters")) == [("x",), ("y",)]
+
+
+FILES = {"a": "id,v,w\n1,10,11\n", "b": "id,w,v\n2,21,20\n"}
+BY_LETTER = StaticPartitionsDefinition([*FILES])
+
+
+@pytest.mark.minutes
+def test_yaml_reads_each_partition_of_a_run_by_itself(
+    run: Run, table: Callable[[str], Table], tmp_path: Path
+) -> None:
+    for key, text in FILES.items():
+        (tmp_path / "landing" / key).mkdir(parents=True)
+        (tmp_path / "landing" / key / "1.csv").write_text(text)
+    options = {"header": "true", "inferSchema": "true"}
+    for name, runs in (("once", ["ab"]), ("each", ["a", "b"])):
+        orders = of_files(tmp_path / "landing", name, format="csv", options=options)
+        for keys in runs:
+            run(orders, tags=partition_tags([*keys]))
+    assert rows(table("once")) == rows(table("each")) == [(1, 10, 11), (2, 20, 21)]
+
+
+@pytest.mark.minutes
+def test_partitions_whose_columns_differ_are_refused_in_one_run(
+    spark: SparkSession, run: Run, table: Callable[[str], Table], tmp_path: Path
+) -> None:
+    columns = {"a": "1 AS id, 'x' AS v", "b": "2 AS id, 'y' AS v, 7 AS w"}
+    for key, some in columns.items():
+        spark.sql(f"SELECT {some}").write.parquet(str(tmp_path / "landing" / key))
+    orders = of_files(tmp_path / "landing", "orders", schema_policy="add")
+    with pytest.raises(SourceError, match=r"a and b differ in the columns w(?s:.*)one by one"):
+        run(orders, tags=partition_tags(["a", "b"]))
+    for key in columns:
+        run(orders, partition=key)
+    assert rows(table("orders")) == [(1, "x", None), (2, "y", 7)]
+
+
+def of_files(
+    landing: Path, name: str, *, schema_policy: Any = "strict", **source: Any
+) -> AssetsDefinition:
+    """An asset as YAML makes it of the files of each partition."""
+    read = function_of_source(PathSource(path=str(landing / "{partition}"), **source))
+    return merge_asset(
+        keys=["id"],
+        name=name,
+        partitions_def=BY_LETTER,
+        schema_policy=schema_policy,
+        required_resource_keys={"spark"},
+    )(read)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dagster import DagsterEventType, DagsterInstance, DagsterRun, OutputContext
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import ArrayType, MapType, NullType, StructField, StructType
 
 import deltaweave
 from dagster_deltaweave.dagster_private import ASSET_RESUME_RETRY_TAG
@@ -40,6 +40,7 @@ from deltaweave.identifiers import string_token, table_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
 
 
 _DENIED = ("AccessDenied", "AccessControl", "Forbidden", "Permission denied")
@@ -146,8 +147,10 @@ class TargetTable:
         """Create the table if it is missing; otherwise apply the declared policy to the changes."""
         table, declaration = self.table, self.declaration
         rows = declaration.table_rows(changes)
+        schema = _created_schema(declaration, rows.schema)
+        self._refuse_untyped_columns(schema, rows.schema)
         created = table.create_if_missing(
-            _created_schema(declaration, rows.schema),
+            schema,
             declaration.partition_by,
             declaration.created_properties,
             declaration.cluster_by,
@@ -161,6 +164,32 @@ class TargetTable:
             _enable_widening(table)
         if declaration.sequence and not created:
             _refuse_other_sequence(table, declaration.sequence, rows.schema)
+
+    def _refuse_untyped_columns(self, created: StructType | str, changes: StructType) -> None:
+        """Refuse a VOID column, or part of one, that the table would get: no later value fits."""
+        wanted = created if isinstance(created, str) else created.json()
+        if "void" not in f"{wanted} {changes.json()}".lower():
+            return
+        folded, held = name_folding(self.table.spark), StructType([])
+        if self.is_written():
+            if self.declaration.schema_policy == "strict":
+                return  # no column is added
+            columns, held = changes, self.table.read().schema
+        else:
+            columns = declared_columns(created)
+        known = _parts(held, folded)
+        untyped = [
+            f.name for f in columns if _is_untyped(f.dataType, known.get(folded(f.name)), folded)
+        ]
+        if untyped:
+            raise StatementError(
+                f"the type of the column {', '.join(untyped)} is not known, because the changes "
+                "have only nulls in it or in a part of it, and it is to be created for them.",
+                table=self.table.path_or_name,
+                state=NOTHING_WRITTEN,
+                hint="Cast it in the asset's function, e.g. CAST(NULL AS STRING), or declare "
+                "schema= with its type, or add the column to the table first.",
+            )
 
     def start_of_write(self, *, adds_only: bool = False, predicate: str | None = None) -> Start:
         """Return where a write starts that replaces all rows, those of a predicate, or none."""
@@ -272,6 +301,29 @@ def _unknown(
             yield parent + field.name
         elif isinstance(field.dataType, StructType) and isinstance(there.dataType, StructType):
             yield from _unknown(field.dataType, there.dataType, folded, f"{parent}{field.name}.")
+
+
+def _is_untyped(kind: DataType, held: DataType | None, folded: Callable[[str], str]) -> bool:
+    """Return whether a type, or a part of it, is VOID and the table's type lacks that part.
+
+    `held`: the table's type; None if the table lacks all of it.
+    """
+    if isinstance(kind, NullType):
+        return held is None
+    known = {} if held is None else _parts(held, folded)
+    parts = _parts(kind, folded).items()
+    return any(_is_untyped(part, known.get(name), folded) for name, part in parts)
+
+
+def _parts(kind: DataType, folded: Callable[[str], str]) -> dict[str, DataType]:
+    """Return the types of a type's fields, items, or keys and values."""
+    if isinstance(kind, StructType):
+        return {folded(field.name): field.dataType for field in kind}
+    if isinstance(kind, ArrayType):
+        return {"items": kind.elementType}
+    if isinstance(kind, MapType):
+        return {"keys": kind.keyType, "values": kind.valueType}
+    return {}
 
 
 def _enable_widening(table: Table) -> None:

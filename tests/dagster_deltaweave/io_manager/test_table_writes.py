@@ -353,6 +353,76 @@ def test_columns_that_the_table_lacks_are_refused_or_added_by_policy(
         assert schema == f"struct<{types.format(type_of_n)}>"
 
 
+# By what has no type: a value whose type is not known, and one that has the column's type.
+UNTYPED = {
+    "column": ("NULL", "'x'"),
+    "field": ("named_struct('a', NULL)", "from_json('{}', 'a INT')"),
+    "items": ("array(NULL)", "from_json('[7]', 'ARRAY<INT>')"),
+    "values": (
+        "map('a', named_struct('b', NULL))",
+        "from_json('{}', 'MAP<STRING, STRUCT<b: INT>>')",
+    ),
+}
+STORED: dict[str, dict[str, Any]] = {
+    "merge": {**MERGE, "deltaweave/keys": "id"},
+    "append": APPEND,
+    "overwrite": OVERWRITE,
+}
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("mode", STORED)
+def test_a_first_output_makes_no_column_without_a_type(
+    spark: SparkSession, run: Run, table: AssetTable, mode: str
+) -> None:
+    values: list[str] = []
+
+    def of(name: str, policy: str) -> AssetsDefinition:
+        @asset(name=name, metadata={**STORED[mode], "deltaweave/schema_policy": policy})
+        def numbers() -> DataFrame:
+            return spark.sql(f"SELECT {values[-1]}")
+
+        return numbers
+
+    refused = "of the column v is not known(?s:.*)schema="
+    for what, (untyped, typed) in UNTYPED.items():
+        first, added = of(what, "strict"), of(f"added_{what}", "add")
+        values.append(f"1 AS id, {untyped} AS v")
+        with pytest.raises(StatementError, match=refused):
+            run(first)
+        assert not table(what).exists()
+        values.append("1 AS id")
+        run(added)
+        values.append(f"2 AS id, {untyped} AS v")
+        with pytest.raises(StatementError, match=refused):
+            run(added)
+        for each in (first, added):
+            for number, value in ((3, typed), (4, untyped)):  # which now has a type
+                values.append(f"{number} AS id, {value} AS v")
+                run(each)
+            stored = table(each.key.path[-1]).read().where("id = 4").selectExpr("CAST(v AS STRING)")
+            assert stored.collect() == spark.sql(f"SELECT CAST({untyped} AS STRING)").collect()
+
+
+@pytest.mark.minutes
+def test_a_declared_type_is_that_of_a_column_of_nulls(run: Run, table: AssetTable) -> None:
+    outputs = [pd.DataFrame({"id": [1], "v": [None]}), pd.DataFrame({"id": [2], "v": ["x"]})]
+
+    def of(schema: str) -> AssetsDefinition:
+        @merge_asset(keys=["id"], schema=schema)
+        def letters() -> pd.DataFrame:
+            return outputs[0]
+
+        return letters
+
+    with pytest.raises(StatementError, match="of the column v is not known"):
+        run(of("id BIGINT, v VOID"))
+    while outputs:
+        run(of("id BIGINT, v STRING"))
+        outputs.pop(0)
+    assert rows(table("letters")) == [(1, None), (2, "x")]
+
+
 @pytest.mark.minutes
 def test_a_table_made_for_a_write_that_failed_hinders_no_corrected_asset(
     spark: SparkSession, run: Run, table: AssetTable

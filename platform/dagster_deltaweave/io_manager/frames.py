@@ -7,12 +7,15 @@ pandas, Arrow and Polars, which is optional, are imported only for values or inp
 
 from __future__ import annotations
 
+import logging
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import NullType
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from dagster import AssetKey, InputContext, OutputContext
     from pyspark.sql.types import DataType
 
+
+_logger = logging.getLogger(__name__)
 
 KNOWN = (
     "pyspark.sql.DataFrame, pandas.DataFrame, pyarrow.Table, pyarrow.RecordBatchReader, "
@@ -249,6 +254,20 @@ def _alike(one: DataType, other: DataType) -> bool:
     """Return whether two types are the same; that of nulls alone fits every type."""
     is_same = one.simpleString() == other.simpleString()
     return is_same or isinstance(one, NullType) or isinstance(other, NullType)
+
+
+@contextmanager
+def viewed(changes: DataFrame) -> Iterator[str]:
+    """Yield the name of a temporary view of the changes."""
+    view = f"changes_{uuid4().hex}"
+    changes.createOrReplaceTempView(view)
+    try:
+        yield view
+    finally:
+        try:
+            changes.sparkSession.catalog.dropTempView(view)
+        except Exception:  # the session ended, but its commit stands
+            _logger.warning("The view %s stays", view, exc_info=True)
 
 
 class TypeHandler(ABC):

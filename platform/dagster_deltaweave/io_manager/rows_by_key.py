@@ -2,7 +2,8 @@
 
 A merge of several partitions has all their rows as one source, in which a key may come once for
 each partition. Merged one after another, the newest would win; in one statement they are a conflict
-where the table has the key, and several new rows where it lacks it.
+where the table has the key, and several new rows where it lacks it. A merge that would give
+anything else than its partitions one after another is refused.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from dagster_deltaweave.io_manager.frames import viewed
 from dagster_deltaweave.io_manager.target_table import table_columns
 from dagster_deltaweave.partitions import Positions, partition_predicate
 from dagster_deltaweave.tables import (
@@ -30,9 +32,9 @@ from deltaweave.changes.conversions import plain, wider
 from deltaweave.changes.table_columns import TableColumns
 from deltaweave.delta.commit import is_unwritten
 from deltaweave.delta.jvm import grouped, parsed_expression, translated
-from deltaweave.delta.statement import OF_LIMITED_LENGTH
+from deltaweave.delta.statement import OF_LIMITED_LENGTH, outline, parse_statement
 from deltaweave.errors import AmbiguousMatchError, SourceError, StatementError
-from deltaweave.identifiers import RESERVED_PREFIX, column, spelled_as, unquoted
+from deltaweave.identifiers import RESERVED_PREFIX, column, spelled_as, table_name, unquoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -122,9 +124,8 @@ _WAYS = (
     "sequence_by, so that the newest row counts; or run the partitions one by one "
     "(BackfillPolicy.multi_run())."
 )
-_ONE_BY_ONE = (
-    "Run the partitions one by one (BackfillPolicy.multi_run()), or return one row for each key."
-)
+_MULTI_RUN = "Run the partitions one by one (BackfillPolicy.multi_run())"
+_ONE_BY_ONE = f"{_MULTI_RUN}, or return one row for each key."
 _ONE_ROW_EACH = (
     "Return one row for each key and partition, or declare sequence_by, the column that says which "
     "is the newest."
@@ -141,7 +142,7 @@ class RunPartitions:
 
     Attributes:
         definition: The asset's partitions; None for an asset without partitions.
-        keys: The run's partitions.
+        keys: The run's partitions whose rows there are.
         positions: Return a partition's position; None for partitions without an order.
     """
 
@@ -163,7 +164,13 @@ def one_row_for_each_key(
     `sequence_by` decides which row is newer, then the order of the partitions. The partition of a
     row is known by `partition_expr`, or if the function returns the rows of each partition. A row
     with a null among its keys matches nothing, and stays.
+
+    Raises:
+        AmbiguousMatchError: It names keys for which nothing decides.
+        StatementError: The merge of several partitions would not do what they do one by one.
     """
+    if len(run.keys) > 1:
+        _refuse_other_results(table, declaration, changes, run)
     if not (declaration.keys and declaration.unique_keys):
         given: DataFrame = changes.rows
         return given
@@ -171,6 +178,26 @@ def one_row_for_each_key(
         rows = _one_row_for_each_key(table, declaration, changes, run, is_rebuilt=is_rebuilt)
         _refuse_changed_keys(table, declaration, rows, is_rebuilt=is_rebuilt)
         return rows
+
+
+def _refuse_other_results(
+    table: Table, declaration: MergeDeclaration, changes: Changes, run: RunPartitions
+) -> None:
+    """Refuse partitions that a merge of all of them would apply otherwise than one by one."""
+    rows: DataFrame = changes.rows
+    with viewed(rows) as view:
+        text = declaration.statement(table_name(table.path_or_name), view, rows.columns)
+        merge = outline(parse_statement(rows.sparkSession, text), view, rows.columns)
+    at_once = f"{len(run.keys)} partitions are merged at once, and"
+    if merge is None:
+        return  # the merge is refused for it
+    if merge.acts_by_source:
+        raise StatementError(
+            f"{at_once} a clause WHEN NOT MATCHED BY SOURCE would spare the rows of all of them. "
+            "One by one, each partition spares its own rows alone.",
+            table=table.path_or_name,
+            hint=f"{_MULTI_RUN}.",
+        )
 
 
 def keys_may_be_elsewhere(declaration: MergeDeclaration) -> bool:

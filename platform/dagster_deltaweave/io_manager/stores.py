@@ -7,19 +7,18 @@ differs between them.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce, singledispatch
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from dagster import MetadataValue
 from pyspark.sql import functions as F
 
 import deltaweave
 from dagster_deltaweave.io_manager import change_events
+from dagster_deltaweave.io_manager.frames import viewed
 from dagster_deltaweave.io_manager.merge_order import lease_of_run, order_of_refresh
 from dagster_deltaweave.io_manager.output import (
     Output,
@@ -89,8 +88,6 @@ if TYPE_CHECKING:
     from deltaweave import Table, WriteResult
     from deltaweave.clauses import Clause
 
-_logger = logging.getLogger(__name__)
-
 
 def store(output: Output) -> Stored:
     """Add an output to its table as declared: merge, apply, append or write it."""
@@ -125,7 +122,7 @@ def _merge(declaration: MergeDeclaration, output: Output, ids: RunIds) -> Stored
     if url := spark.sparkContext.uiWebUrl:
         # No metadata: the link would outlive the driver.
         context.log.info(f"The merge's jobs are in the Spark UI while its driver runs: {url}")
-    with _view(output.rows) as view, _naming_arguments(declaration, statement):
+    with viewed(output.rows) as view, _naming_arguments(declaration, statement):
         if output.options.explain:
             plan = deltaweave.explain(spark, statement(view))
             context.log.info(f"Before the merge:\n{plan}")
@@ -342,9 +339,10 @@ def _rows_by_key(declaration: MergeDeclaration, output: Output, *, is_rebuilt: b
     """Return the rows of a merge with one row for each key."""
     definition = output.context.asset_spec.partitions_def
     positions = partition_positions(definition, output.context.step_context.instance)
-    run = RunPartitions(definition, output.partitions, positions)
+    run = RunPartitions(definition, output.returned_partitions, positions)
     changes = replace(output.changes, rows=output.rows)
-    return one_row_for_each_key(output.table, declaration, changes, run, is_rebuilt=is_rebuilt)
+    with _naming_arguments(declaration, _statement_over(declaration, output)):
+        return one_row_for_each_key(output.table, declaration, changes, run, is_rebuilt=is_rebuilt)
 
 
 def _statement_over(declaration: MergeDeclaration, output: Output) -> Callable[[str], str]:
@@ -367,20 +365,6 @@ def _naming_arguments(
                 f"statement:\n{statement('changes')}"
             )
         raise
-
-
-@contextmanager
-def _view(changes: DataFrame) -> Iterator[str]:
-    """Yield the name of a temporary view of the changes."""
-    view = f"changes_{uuid4().hex}"
-    changes.createOrReplaceTempView(view)
-    try:
-        yield view
-    finally:
-        try:
-            changes.sparkSession.catalog.dropTempView(view)
-        except Exception:  # the session ended, but its commit stands
-            _logger.warning("The view %s stays", view, exc_info=True)
 
 
 def write_output(
@@ -421,7 +405,7 @@ def _rows_of_empty_table(
 @_rows_of_empty_table.register(MergeDeclaration)
 def _inserted_rows(declaration: MergeDeclaration, output: Output) -> DataFrame:
     """Return the rows that the merge would insert into an empty table, where no row matches."""
-    changes, name = _rows_by_key(declaration, output, is_rebuilt=True), output.table.path_or_name
+    name = output.table.path_or_name
     inserts = [clause for clause in declaration.clauses if clause.kind == "not_matched"]
     if not inserts:
         raise StatementError(
@@ -432,7 +416,8 @@ def _inserted_rows(declaration: MergeDeclaration, output: Output) -> DataFrame:
             operation="full refresh",
             hint="Declare the merge by keys or on, with a clause that inserts.",
         )
-    source, taken = changes.alias("s"), F.lit(False)
+    changes, taken = _rows_by_key(declaration, output, is_rebuilt=True), F.lit(False)
+    source = changes.alias("s")
     parts: list[DataFrame] = []
     with translated(name, operation="full refresh"):
         for clause in inserts:

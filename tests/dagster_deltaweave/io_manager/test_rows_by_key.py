@@ -224,6 +224,46 @@ def test_repeated_keys_are_refused_if_nothing_decides_which_row_counts(
     assert not table("letters").exists()
 
 
+SNAPSHOT = [
+    clauses.when_matched_update_all(),
+    *ONLY_INSERTS,
+    clauses.when_not_matched_by_source_delete(),
+]
+AS_TEXT = (
+    "MERGE INTO {target} t USING {source} s ON t.id = s.id WHEN NOT MATCHED THEN INSERT * "
+    "WHEN NOT MATCHED BY SOURCE AND t.n > 0 THEN UPDATE SET n = 0"
+)
+BY_SOURCE: dict[str, dict[str, Any]] = {
+    "keys": {"clauses": SNAPSHOT, "as_mapping": True},
+    "keys that repeat": {"clauses": SNAPSHOT, "unique_keys": False},
+    "in any order": {"clauses": SNAPSHOT, "order": "any"},
+    "on": {"clauses": SNAPSHOT, "keys": [], "on": "t.id = s.id"},
+    "text": {"keys": [], "merge_text": AS_TEXT},
+    "text in a WITH": {"keys": [], "merge_text": f"WITH a AS (SELECT 1) {AS_TEXT}"},
+}
+
+
+@pytest.mark.minutes
+def test_several_partitions_are_refused_where_a_clause_is_by_source(
+    spark: SparkSession, run: Run, table: AssetTable
+) -> None:
+    """Each partition would delete the rows of the others, which one merge of all spares."""
+    some: dict[str, Rows] = {"c": [(1, "c", 1)], "a": [(2, "a", 2)], "b": [(3, "b", 3)]}
+    for why, declared in BY_SOURCE.items():
+        for tags in (ALL, {**ALL, **FULL}):
+            with pytest.raises(StatementError, match=r"BY SOURCE(?s:.*)one by one|MERGE text"):
+                run(letters_of(spark, some, **declared), tags=tags)
+            assert not table("letters").exists(), why
+
+    letters = letters_of(spark, some, **BY_SOURCE["keys"])
+    for key in ("c", "a"):
+        run(letters, partition=key)
+    assert rows(table("letters")) == [(2, "a", 2)]
+    some["a"] = some["b"] = []
+    run(letters, tags=ALL)  # only one partition has rows
+    assert rows(table("letters")) == [(1, "c", 1)]
+
+
 def reduced(
     spark: SparkSession,
     asset: AssetsDefinition,

@@ -3,6 +3,7 @@
 - `analyzer`: parses text, takes clauses or Delta's own builder, and resolves each into a
   `ResolvedMerge`.
 - `resolved`: the statement after analysis: its condition, its clauses, and what they read.
+- `merge_outline`: what a statement says before analysis, when its target need not exist.
 - `column_origins`: the source columns from which each value of the merge comes.
 - `lost_days`: days that filters on Parquet files lack.
 - `conditions`: equalities of keys, pruning predicates, and what WHEN MATCHED clauses read.
@@ -39,6 +40,7 @@ from deltaweave.delta.statement.lost_days import (
     executors_may_shift_days,
     may_lose_days,
 )
+from deltaweave.delta.statement.merge_outline import EqualColumns, MergeOutline, outline
 from deltaweave.delta.statement.resolved import (
     OF_LIMITED_LENGTH,
     ResolvedClause,
@@ -49,7 +51,9 @@ from deltaweave.delta.statement.resolved import (
 
 __all__ = [
     "OF_LIMITED_LENGTH",
+    "EqualColumns",
     "Equality",
+    "MergeOutline",
     "MergeParts",
     "Origin",
     "ParsedMerge",
@@ -70,6 +74,7 @@ __all__ = [
     "merge_plan",
     "name_parts",
     "origins",
+    "outline",
     "parse_builder",
     "parse_statement",
     "resolve",

@@ -283,10 +283,15 @@ def parse_statement(
 
 def is_merge(parsed: ParsedMerge) -> bool:
     """Return whether the text is a MERGE, by its plan before analysis."""
+    return statement_plan(parsed).getClass().getSimpleName() in ("MergeIntoTable", "DeltaMergeInto")
+
+
+def statement_plan(parsed: ParsedMerge) -> JavaObject:
+    """Return the plan of the statement itself, without what is around it, before analysis."""
     plan = parsed.plan
-    while (kind := plan.getClass().getSimpleName()) in _AROUND_A_STATEMENT:
+    while plan.getClass().getSimpleName() in _AROUND_A_STATEMENT:
         plan = plan.child()
-    return kind in ("MergeIntoTable", "DeltaMergeInto")
+    return plan
 
 
 def _with_parameters(

@@ -198,6 +198,16 @@ def _refuse_other_results(
             table=table.path_or_name,
             hint=f"{_MULTI_RUN}.",
         )
+    kept = {each.target for each in merge.equal}
+    if declaration.keys and declaration.unique_keys:
+        assigned = [key for key in declaration.keys if key.lower() not in kept]
+        if assigned:
+            raise StatementError(
+                f"{at_once} a clause gives the table's {', '.join(assigned)} another value than "
+                "the changes', which may be a key of another partition's row.",
+                table=table.path_or_name,
+                hint=f"{_MULTI_RUN}.",
+            )
 
 
 def keys_may_be_elsewhere(declaration: MergeDeclaration) -> bool:

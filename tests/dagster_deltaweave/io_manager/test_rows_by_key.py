@@ -264,6 +264,34 @@ def test_several_partitions_are_refused_where_a_clause_is_by_source(
     assert rows(table("letters")) == [(1, "c", 1)]
 
 
+ASSIGNED_KEYS: list[list[Any]] = [
+    [clauses.when_matched_update({"id": "s.n"}), *ONLY_INSERTS],
+    [clauses.when_matched_update({"t.`ID`": "t.id + 1"}), *ONLY_INSERTS],
+    [*ONLY_UPDATES, clauses.when_not_matched_insert({"id": "s.n", "letter": "s.letter"})],
+    [*ONLY_UPDATES, clauses.when_not_matched_insert({"letter": "s.letter"})],
+]
+KEPT_KEYS: list[list[Any]] = [
+    [clauses.when_matched_update({"t.`ID`": "s.id", "n": "s.n"}), *ONLY_INSERTS],
+    [clauses.when_matched_update({"id": "t.id", "n": "s.n"}), *ONLY_INSERTS],
+]
+
+
+@pytest.mark.minutes
+def test_several_partitions_are_refused_where_a_clause_assigns_a_key(
+    spark: SparkSession, run: Run, table: AssetTable
+) -> None:
+    some: dict[str, Rows] = {"c": [(1, "c", 2)], "a": [(2, "a", 2)], "b": []}
+    for given in ASSIGNED_KEYS:
+        letters = letters_of(spark, some, clauses=given, as_mapping=True)
+        with pytest.raises(StatementError, match=r"the table's id another(?s:.*)one by one"):
+            run(letters, tags=ALL)
+        assert not table("letters").exists(), given
+    for at, given in enumerate(KEPT_KEYS):
+        letters = letters_of(spark, some, clauses=given, as_mapping=True, name=f"kept_{at}")
+        run(letters, tags=ALL)
+        assert rows(table(f"kept_{at}")) == [(1, "c", 2), (2, "a", 2)], given
+
+
 def reduced(
     spark: SparkSession,
     asset: AssetsDefinition,

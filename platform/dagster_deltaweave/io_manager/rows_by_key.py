@@ -32,7 +32,13 @@ from deltaweave.changes.conversions import plain, wider
 from deltaweave.changes.table_columns import TableColumns
 from deltaweave.delta.commit import is_unwritten
 from deltaweave.delta.jvm import grouped, parsed_expression, translated
-from deltaweave.delta.statement import OF_LIMITED_LENGTH, outline, parse_statement
+from deltaweave.delta.statement import (
+    OF_LIMITED_LENGTH,
+    EqualColumns,
+    MergeOutline,
+    outline,
+    parse_statement,
+)
 from deltaweave.errors import AmbiguousMatchError, SourceError, StatementError
 from deltaweave.identifiers import RESERVED_PREFIX, column, spelled_as, table_name, unquoted
 
@@ -111,9 +117,9 @@ def takes(spark: SparkSession, clause: Clause) -> Column:
     return F.coalesce(parsed_expression(spark, str(clause.condition)), F.lit(False))
 
 
-_POSITION, _RANK, _COUNT, _LEAVES, _STORED, _IS_CHANGED = (
+_POSITION, _RANK, _COUNT, _LEAVES, _STORED, _IS_CHANGED, _IS_OF_ONE = (
     f"{RESERVED_PREFIX}{each}"
-    for each in ("position", "rank", "count", "leaves", "stored", "is_changed")
+    for each in ("position", "rank", "count", "leaves", "stored", "is_changed", "is_of_one")
 )
 _KEYS_SHOWN = 10  # keys in an error
 _SHOWN_NAMES = {_COUNT: "rows"}
@@ -126,6 +132,10 @@ _WAYS = (
 )
 _MULTI_RUN = "Run the partitions one by one (BackfillPolicy.multi_run())"
 _ONE_BY_ONE = f"{_MULTI_RUN}, or return one row for each key."
+_OR_KEYS = (
+    f"{_MULTI_RUN}; or declare keys= in place of on= or merge_text, and return {{partition key: "
+    "rows}, so that the newest row counts."
+)
 _ONE_ROW_EACH = (
     "Return one row for each key and partition, or declare sequence_by, the column that says which "
     "is the newest."
@@ -208,6 +218,74 @@ def _refuse_other_results(
                 table=table.path_or_name,
                 hint=f"{_MULTI_RUN}.",
             )
+    elif not declaration.keys and (merge.inserts or merge.updates):
+        if merge.equal:
+            _refuse_rows_of_several(table, declaration, changes, run, merge)
+        elif declaration.order != "any" and run.positions is not None and not _is_apart(merge):
+            raise StatementError(
+                f"{at_once} the condition has no columns that are equal (t.x = s.y) and that the "
+                "clauses keep so: a row of one partition may match what another's row leaves.",
+                table=table.path_or_name,
+                hint=f'{_MULTI_RUN}, or declare order="any" if their order does not matter.',
+            )
+
+
+def _is_apart(merge: MergeOutline) -> bool:
+    """Return whether no row matches what another one leaves."""
+    return merge.never_matches or not (merge.inserts or merge.changes_matches)
+
+
+def _refuse_rows_of_several(
+    table: Table,
+    declaration: MergeDeclaration,
+    changes: Changes,
+    run: RunPartitions,
+    merge: MergeOutline,
+) -> None:
+    """Refuse rows of several partitions, or of unknown ones, that match the same rows.
+
+    MERGE would insert all of them where the table lacks such a row.
+    """
+    numbers = {key: number for number, key in enumerate(run.keys)}
+    rows = None
+    if merge.source is None:
+        rows = _with_ranks(table, declaration, changes, run, numbers)
+    if rows is None:
+        rows = changes.rows if merge.source is None else merge.source
+        rows = rows.withColumn(_POSITION, F.lit(None).cast("int"))
+    with translated(table.path_or_name, otherwise=SourceError):
+        compared = _compared_columns(table, declaration, rows, merge.equal)
+        position, count = column(_POSITION), F.count(F.lit(1))
+        is_of_one = (F.count(position) == count) & (F.min(position) == F.max(position))
+        found = grouped(
+            compared,
+            [column(name) for name in compared.columns if name != _POSITION],
+            [count.alias(_COUNT), is_of_one.alias(_IS_OF_ONE)],
+        ).where((column(_COUNT) > 1) & ~column(_IS_OF_ONE))
+        why = (
+            f"{len(run.keys)} partitions are merged at once: only with keys= the newest row counts"
+        )
+        _refuse(table, found.drop(_IS_OF_ONE), why, _OR_KEYS)
+
+
+def _compared_columns(
+    table: Table, declaration: MergeDeclaration, rows: DataFrame, equal: Sequence[EqualColumns]
+) -> DataFrame:
+    """Return the columns that a condition compares, as the table stores them, and the position."""
+    spelled = spelled_as(rows.columns, [each.source for each in equal])
+    values = {name: column(name) for name in spelled}
+    if (columns := _stored_columns(table, declaration)) is not None:
+        keys = {each.target: name for each, name in zip(equal, spelled, strict=True)}
+        for key, held in _converted_keys(table, declaration, rows, columns, keys).items():
+            value = column(keys[key]).try_cast(held)
+            values[keys[key]] = columns.as_stored(key, value, held)
+    compared = rows.select(
+        *(value.alias(name) for name, value in values.items()), column(_POSITION)
+    )
+    # A null is equal to nothing, except by `<=>`.
+    for each, name in zip(equal, spelled, strict=True):
+        compared = compared if each.null_safe else compared.where(column(name).isNotNull())
+    return compared
 
 
 def keys_may_be_elsewhere(declaration: MergeDeclaration) -> bool:
@@ -285,7 +363,10 @@ def _refuse_changed_keys(
     MERGE compares a key as the source has it, and would insert such rows again.
     """
     columns, keys = _stored_columns(table, declaration), declaration.keys
-    if columns is None or not (types := _converted_keys(table, declaration, rows, columns)):
+    if columns is None:
+        return
+    names = dict(zip(keys, spelled_as(rows.columns, keys), strict=True))
+    if not (types := _converted_keys(table, declaration, rows, columns, names)):
         return
     try:
         found = _new_keys(declaration, rows, columns, types)
@@ -309,13 +390,19 @@ def _refuse_changed_keys(
 
 
 def _converted_keys(
-    table: Table, declaration: MergeDeclaration, rows: DataFrame, columns: TableColumns
+    table: Table,
+    declaration: MergeDeclaration,
+    rows: DataFrame,
+    columns: TableColumns,
+    keys: Mapping[str, str],
 ) -> dict[str, DataType]:
-    """Return the keys whose values the table's types may change, with these types."""
+    """Return the keys whose values the table's types may change, with these types.
+
+    `keys`: the table's column to the one of the rows.
+    """
     policy, converted = declaration.schema_policy, {}
     may_widen = policy == "widen" or (policy != "strict" and _allows_widening(table))
-    spelled = spelled_as(rows.columns, declaration.keys)
-    for key, name in zip(declaration.keys, spelled, strict=True):
+    for key, name in keys.items():
         if key.lower() not in columns.fields:
             continue
         given, held = rows.schema[name], plain(columns.fields[key.lower()].dataType)
@@ -427,20 +514,30 @@ def _with_positions(
     if len(positions) > 1 and None not in positions.values():
         order = sorted(set(positions.values()))
         ranks = {key: order.index(position) for key, position in positions.items()}
-        if isinstance(changes, ChangesOfPartitions):
-            return reduce(
-                DataFrame.unionByName,
-                (
-                    part.withColumn(_POSITION, F.lit(ranks[key]))
-                    for key, part in changes.parts.items()
-                ),
-            )
-        by_expression = _position_by_expression(table, declaration, rows, run, ranks)
-        if by_expression is not None:
-            return rows.withColumn(_POSITION, by_expression)
+        ranked = _with_ranks(table, declaration, changes, run, ranks)
+        if ranked is not None:
+            return ranked
     if declaration.sequence_by is not None:
         return rows.withColumn(_POSITION, F.lit(0))
     return None
+
+
+def _with_ranks(
+    table: Table,
+    declaration: MergeDeclaration,
+    changes: Changes,
+    run: RunPartitions,
+    ranks: Mapping[str, int],
+) -> DataFrame | None:
+    """Add the rank of its partition to each row; None if a row's partition is unknown."""
+    if isinstance(changes, ChangesOfPartitions):
+        return reduce(
+            DataFrame.unionByName,
+            (part.withColumn(_POSITION, F.lit(ranks[key])) for key, part in changes.parts.items()),
+        )
+    rows: DataFrame = changes.rows
+    by_expression = _position_by_expression(table, declaration, rows, run, ranks)
+    return None if by_expression is None else rows.withColumn(_POSITION, by_expression)
 
 
 def _position_by_expression(

@@ -292,6 +292,85 @@ def test_several_partitions_are_refused_where_a_clause_assigns_a_key(
         assert rows(table(f"kept_{at}")) == [(1, "c", 2), (2, "a", 2)], given
 
 
+UPSERT = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+TEXT = "MERGE INTO {{target}} t USING {} ON {} {}"
+NEWEST = "(SELECT id, max_by(letter, n) AS letter, max(n) AS n FROM {source} GROUP BY id) s"
+IN_WITH = "WITH s AS (SELECT * FROM {source}) "
+PLAIN_INSERT = [clauses.when_not_matched_insert({"n": "s.id", "letter": "s.letter"})]
+TWICE: dict[str, Rows] = {"c": [(1, "c", 1)], "a": [(1, "a", 2)], "b": []}
+ONCE: dict[str, Rows] = {"c": [(1, "c", 1), (1, "c", 1)], "a": [(2, "a", 2)], "b": []}
+NULLS: dict[str, Rows] = {"c": [(None, "c", 1)], "a": [(None, "a", 2)], "b": []}
+NAMED_KEYS, NO_EQUALITY = r"id=1, rows=2\.(?s:.*)one by one", "has no columns that are equal"
+# The rows of partitions, how they are merged, and why that is refused, if it is.
+CONDITIONS: list[tuple[dict[str, Rows], dict[str, Any], str]] = [
+    (TWICE, {"on": "t.id = s.id"}, NAMED_KEYS),
+    (TWICE, {"on": "t.id = s.id", "as_mapping": True}, NAMED_KEYS),
+    (TWICE, {"on": "s.id = t.ID AND t.n <= s.n"}, NAMED_KEYS),
+    (TWICE, {"on": "t.id = s.id", "order": "any"}, NAMED_KEYS),
+    (TWICE, {"on": "t.n = s.id", "clauses": PLAIN_INSERT}, NAMED_KEYS),
+    (TWICE, {"merge_text": TEXT.format("{source} s", "t.id = s.id", UPSERT)}, NAMED_KEYS),
+    (TWICE, {"merge_text": TEXT.format(NEWEST, "t.id = s.id", UPSERT)}, ""),
+    (TWICE, {"merge_text": IN_WITH + TEXT.format("s", "t.id = s.id", UPSERT)}, NO_EQUALITY),
+    (TWICE, {"on": "t.id = s.id", "clauses": [clauses.when_matched_delete()]}, ""),
+    (TWICE, {"on": "t.id = s.id AND t.letter = s.letter"}, ""),
+    (TWICE, {"keys": ["id"], "unique_keys": False}, ""),  # MERGE's own semantics
+    (ONCE, {"on": "t.id = s.id"}, NAMED_KEYS),  # of unknown partitions
+    (ONCE, {"on": "t.id = s.id", "as_mapping": True}, ""),
+    (ONCE, {"on": "t.id = s.id", "partition_expr": "letter"}, ""),
+    (NULLS, {"on": "t.id = s.id"}, ""),
+    (NULLS, {"on": "t.id <=> s.id"}, "id=None, rows=2"),
+    (TWICE, {"on": "t.id = s.id + 0"}, NO_EQUALITY),
+    (TWICE, {"on": "t.id = s.id OR t.n = s.n"}, NO_EQUALITY),
+    (TWICE, {"on": "t.id = s.n"}, NO_EQUALITY),  # what INSERT * gives differs
+    (TWICE, {"on": "t.n = s.id", "clauses": ONLY_UPDATES}, NO_EQUALITY),  # which moves a match
+    (TWICE, {"on": "abs(t.id) = s.id", "clauses": [ADDS_UP[0]]}, ""),
+    (TWICE, {"on": "abs(t.id) = s.id", "order": "any"}, ""),
+    (TWICE, {"on": "false"}, ""),
+    (TWICE, {"merge_text": TEXT.format("{source} s", "1 = 0", UPSERT)}, ""),
+]
+
+
+@pytest.mark.minutes
+def test_conditions_are_refused_that_find_rows_of_several_partitions(
+    spark: SparkSession, table: AssetTable, instance: DagsterInstance
+) -> None:
+    for some, declared, message in CONDITIONS:
+        given = {"keys": [], **declared}
+        letters = letters_of(spark, some, **given)
+        as_mapping = bool(declared.get("as_mapping"))
+        with pytest.raises(DeltaweaveError, match=message) if message else nullcontext():
+            reduced(spark, letters, some, table("letters"), instance, as_mapping=as_mapping)
+
+
+@pytest.mark.minutes
+def test_a_refresh_by_a_condition_inserts_no_row_of_several_partitions(
+    spark: SparkSession, run: Run, table: AssetTable
+) -> None:
+    letters = letters_of(spark, TWICE, keys=[], on="t.id = s.id")
+    for tags in (ALL, {**ALL, **FULL}):
+        with pytest.raises(AmbiguousMatchError, match=NAMED_KEYS):
+            run(letters, tags=tags)
+    assert not table("letters").exists()
+
+
+@pytest.mark.minutes
+def test_conditions_compare_what_the_table_stores(
+    spark: SparkSession, table: AssetTable, instance: DagsterInstance
+) -> None:
+    @merge_asset(on="t.k = s.k", schema="k INT, n INT", partitions_def=LETTERS)
+    def numbers() -> None: ...
+
+    declaration = merge_declaration_in(numbers.metadata_by_key[numbers.key])
+    assert declaration is not None
+    texts = spark.sql("SELECT '1' AS k, 1 AS n UNION ALL SELECT '01', 2")
+    positions = partition_positions(LETTERS, instance)
+    of_run = RunPartitions(LETTERS, ["c", "a"], positions)
+    with pytest.raises(AmbiguousMatchError, match="k=1, rows=2"):
+        one_row_for_each_key(
+            table("numbers"), declaration, Changes(texts), of_run, is_rebuilt=False
+        )
+
+
 def reduced(
     spark: SparkSession,
     asset: AssetsDefinition,

@@ -73,9 +73,9 @@ def build_merge_checks(
       no clause takes, because of its condition or because there is no clause for them. The merge
       counts these apart from the rows that it writes, so the check fails if a row was lost. It also
       fails if a source row matched several rows of the table, so use it only if ON compares a key.
-      If the clauses take every row, none may be left alone. A merge that only inserts does not
-      count matched rows: then the check fails only if more rows were inserted than the source has,
-      and says so. A merge that was skipped passes.
+      If the clauses take every row, none may be left alone; with `sequence_by`, they leave older
+      rows alone. A merge that only inserts does not count matched rows: then the check fails only
+      if more rows were inserted than the source has, and says so. A merge that was skipped passes.
     - `row_count_change`: the change of the table's row count since the previous run, as a fraction
       of the previous count: `(-0.1, 0.5)` allows 10% fewer to 50% more rows. For fixed bounds, use
       Dagster's own `build_metadata_bounds_checks(metadata_key="dagster/row_count", …)`.
@@ -146,8 +146,9 @@ def takes_every_row(declaration: MergeDeclaration | None) -> bool:
     """Return whether the declared clauses take every source row, each for one target row."""
     if declaration is None or declaration.skip_unchanged_updates:
         return False
-    matched = [clause for clause in declaration.clauses if clause.kind == "matched"]
-    inserts = [clause for clause in declaration.clauses if clause.kind == "not_matched"]
+    effective = declaration.effective_clauses
+    matched = [clause for clause in effective if clause.kind == "matched"]
+    inserts = [clause for clause in effective if clause.kind == "not_matched"]
     may_match_repeatedly = [clause.action for clause in matched] == ["delete"]
     return not may_match_repeatedly and all(
         any(clause.condition is None for clause in clauses) for clauses in (matched, inserts)

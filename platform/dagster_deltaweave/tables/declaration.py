@@ -371,6 +371,11 @@ class MergeDeclaration(TableDeclaration, MergeOptions):
         return None if self.sequence_by is None else unquoted(self.sequence_by)
 
     @property
+    def effective_clauses(self) -> tuple[Clause, ...]:
+        """The clauses as the merge runs them: `sequence_by` is part of their conditions."""
+        return tuple(not_older(clause, self.sequence_by) for clause in self.clauses)
+
+    @property
     def named_columns(self) -> Mapping[str, Sequence[str]]:
         """Return the columns of `keys` and `sequence_by`."""
         return {"keys": self.keys, "sequence_by": () if self.sequence is None else (self.sequence,)}
@@ -419,7 +424,7 @@ class MergeDeclaration(TableDeclaration, MergeOptions):
             # Not str.format: other braces in the text, as in a JSON literal, are the user's.
             return self.merge_text.replace("{target}", target).replace("{source}", source)
         evolves = self.schema_policy != "strict"
-        clauses = tuple(not_older(clause, self.sequence_by) for clause in self.clauses)
+        clauses = self.effective_clauses
         if evolves and self.except_column_list and columns:
             kept = self.table_columns(columns)
             clauses = tuple(with_written_out_stars(clause, kept) for clause in clauses)

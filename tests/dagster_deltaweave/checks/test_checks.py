@@ -291,22 +291,24 @@ INSERT = clauses.when_not_matched_insert_all
 
 
 @pytest.mark.parametrize(
-    ("declared", "takes_all"),
+    ("declared", "sequence", "takes_all"),
     [
-        ([], True),  # an upsert
-        ([DELETE("s.op = 'd'"), UPDATE(), INSERT()], True),
-        ([DELETE("s.op = 'd'"), UPDATE(), INSERT("s.op <> 'd'")], False),
-        ([UPDATE("s.n > t.n"), INSERT()], False),
-        ([INSERT()], False),  # matched rows are left alone
-        ([UPDATE()], False),
-        ([DELETE(), INSERT()], False),  # several source rows may go with one deleted row
-        ([UPDATE(), INSERT(), clauses.when_not_matched_by_source_delete()], True),
+        ([], None, True),  # an upsert
+        ([], "n", False),  # older rows are left alone
+        ([INSERT()], "n", False),
+        ([DELETE("s.op = 'd'"), UPDATE(), INSERT()], None, True),
+        ([DELETE("s.op = 'd'"), UPDATE(), INSERT("s.op <> 'd'")], None, False),
+        ([UPDATE("s.n > t.n"), INSERT()], None, False),
+        ([INSERT()], None, False),  # matched rows are left alone
+        ([UPDATE()], None, False),
+        ([DELETE(), INSERT()], None, False),  # several source rows may go with one deleted row
+        ([UPDATE(), INSERT(), clauses.when_not_matched_by_source_delete()], None, True),
     ],
 )
 def test_clauses_without_conditions_take_every_source_row(
-    declared: list[Clause], takes_all: bool
+    declared: list[Clause], sequence: str | None, takes_all: bool
 ) -> None:
-    @merge_asset(keys=["id"], clauses=declared)
+    @merge_asset(keys=["id"], clauses=declared, sequence_by=sequence)
     def customers() -> None: ...
 
     declaration = merge_declaration_in(customers.metadata_by_key[customers.key])

@@ -6,6 +6,11 @@ from __future__ import annotations
 # error when asked for its repository.
 from dagster._check import CheckError
 
+# Marks assets that the code location does not define, but names, e.g. as upstreams.
+from dagster._core.definitions.assets.definition.asset_spec import (
+    SYSTEM_METADATA_KEY_AUTO_CREATED_STUB_ASSET as STUB,
+)
+
 # Inputs without a value, which Dagster adds where a step can be subset, have it in their names.
 from dagster._core.definitions.assets.definition.assets_definition import ASSET_SUBSET_INPUT_PREFIX
 
@@ -90,6 +95,7 @@ __all__ = [
     "RUN_KEY_TAG",
     "SENSOR_NAME_TAG",
     "SINGLETON_REPOSITORY_NAME",
+    "STUB",
     "AssetBackfillData",
     "AssetCheckExecutionRecordStatus",
     "AssetGraph",

@@ -32,13 +32,11 @@ from dagster import (
     op,
 )
 
-from dagster_deltaweave.dagster_private import CheckError
 from dagster_deltaweave.io_manager import retry_run_if_transient, shows_errors_first
 from dagster_deltaweave.logs import PendingChanges
 from dagster_deltaweave.spark import tag_commits_with_run
-from dagster_deltaweave.tables import AssetOrKey, NamedAsset, run_locator
+from dagster_deltaweave.tables import AssetOrKey, NamedAsset
 from deltaweave._validation import counted
-from deltaweave.errors import StatementError
 from deltaweave.maintenance import OPERATIONS, Done, UpkeepPolicy
 
 if TYPE_CHECKING:
@@ -50,7 +48,6 @@ __all__ = [
     "UpkeepPolicy",
     "build_upkeep_job",
     "build_upkeep_schedule",
-    "check_is_an_asset",
 ]
 
 
@@ -296,10 +293,8 @@ def _upkeep_op(
     )
     @shows_errors_first
     def upkeep(context: OpExecutionContext) -> None:
-        location = table.location(context, key, "upkeep")
-        delta_table = run_locator(context.resources, table.io_manager_key).table(key, location)
+        delta_table = table.table(context, key, "upkeep")
         if not delta_table.exists():
-            check_is_an_asset(context, key)
             context.log.info(f"There is no table at {delta_table.path_or_name} yet.")
             return
         with (
@@ -309,30 +304,6 @@ def _upkeep_op(
             _observe(context, key, delta_table, keep(delta_table, policy))
 
     return upkeep
-
-
-def check_is_an_asset(context: OpExecutionContext, key: AssetKey) -> None:
-    """Fail if the code location has no asset of the key, so that nothing would be maintained."""
-    try:
-        graph = context.repository_def.asset_graph
-    except CheckError:  # a run outside of a code location
-        return
-    if graph.has(key):
-        return
-    name = key.to_user_string()
-    alike = sorted(
-        each.to_user_string()
-        for each in graph.get_all_asset_keys()
-        if each.path[-1] == key.path[-1]
-    )
-    raise StatementError(
-        f"there is no asset {name} in this code location, and no table of it.",
-        table=name,
-        operation="upkeep",
-        state="Nothing was done.",
-        hint="Give the job the definitions as they are loaded, with their prefixes"
-        + (f": there is {', '.join(alike)}." if alike else "."),
-    )
 
 
 def _observe(context: OpExecutionContext, key: AssetKey, table: "Table", done: Done) -> None:

@@ -47,7 +47,6 @@ from dagster_deltaweave.tables import (
     MergeOnReadAssets,
     NamedAsset,
     merge_on_read_tables,
-    run_locator,
 )
 
 if TYPE_CHECKING:
@@ -199,9 +198,7 @@ def checked_asset(context: AssetCheckExecutionContext) -> AssetKey:
 
 def asset_table(context: AssetCheckExecutionContext, asset: NamedAsset) -> "Table":
     """Return the table of an asset, as the run's IO manager knows it."""
-    tables = run_locator(context.op_execution_context.resources, asset.io_manager_key)
-    key = checked_asset(context)
-    return tables.table(key, asset.location(context.op_execution_context, key, "checking"))
+    return asset.table(context.op_execution_context, checked_asset(context), "checking")
 
 
 def invalid_checks(key: AssetKey, problem: str) -> DagsterInvalidDefinitionError:

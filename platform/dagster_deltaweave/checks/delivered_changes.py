@@ -38,7 +38,6 @@ from dagster_deltaweave.tables import (
     MergeOnReadDeclaration,
     NamedAsset,
     merge_on_read_locations,
-    run_locator,
     table_declaration,
 )
 from deltaweave._validation import counted
@@ -86,21 +85,21 @@ def build_pending_changes_check(
     """
     allowed, declaration = policy or RematerializationPolicy(), tables.declaration
     view = NamedAsset.of(tables.view, io_manager_key)
-    manager = view.io_manager_key
 
     @asset_check(
         asset=tables.view,
         name=PENDING,
         description="No more changes wait to be merged into the base than the policy allows.",
         blocking=blocking,
-        required_resource_keys={manager},
+        required_resource_keys={view.io_manager_key},
         resource_defs=view.resource_defs,
         **arguments,
     )
     @shows_errors_first
     def check(context: AssetCheckExecutionContext) -> AssetCheckResult:
-        located = run_locator(context.op_execution_context.resources, manager)
-        view_declaration = declaration.at(checked_asset(context))
+        key = checked_asset(context)
+        located = view.locator(context.op_execution_context, key, "checking")
+        view_declaration = declaration.at(key)
         pending = pending_changes(merge_on_read_locations(located, view_declaration))
         if pending is None:
             return AssetCheckResult(passed=True, description="Nothing was ever appended.")
@@ -161,21 +160,20 @@ def build_rescued_events_check(
     ):
         raise invalid_checks(checked.key, "it puts no events aside: declare it with rescued=.")
 
-    manager = checked.io_manager_key
-
     @asset_check(
         asset=checked.key,
         name=RESCUED,
         description="Every event could be applied; none waits to be corrected.",
         blocking=blocking,
-        required_resource_keys={manager},
+        required_resource_keys={checked.io_manager_key},
         resource_defs=checked.resource_defs,
         **arguments,
     )
     @shows_errors_first
     def no_rescued_events(context: AssetCheckExecutionContext) -> AssetCheckResult:
-        located = run_locator(context.op_execution_context.resources, manager)
-        table = _table_of_part(located, checked_asset(context), declaration)
+        key = checked_asset(context)
+        located = checked.locator(context.op_execution_context, key, "checking")
+        table = _table_of_part(located, key, declaration)
         aside = declaration.rescued
         count, kept = num_rescued(table, aside), rescued_table(table, aside)
         assert kept is not None

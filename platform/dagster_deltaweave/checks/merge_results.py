@@ -120,6 +120,7 @@ def build_merge_checks(
     def checks(context: AssetCheckExecutionContext) -> Iterator[AssetCheckResult]:
         selected = {key.name for key in context.selected_asset_check_keys}
         key = checked_asset(context)
+        checked.check_is_loaded(context.op_execution_context, key, "checking")
         judged = judged_run(context.instance, context.run, key)
         found: dict[str, CheckFinding] = {}
         if SOURCE_ROWS in selected:

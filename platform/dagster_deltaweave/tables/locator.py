@@ -499,9 +499,16 @@ def graph_of_run(context: Any) -> AssetGraph:
 
     `context` is that of a step or of its op.
     """
-    graph: AssetGraph
-    try:
-        graph = context.repository_def.asset_graph
-    except CheckError:
+    graph = graph_of_location(context)
+    if graph is None:
         graph = context.job_def.asset_layer.asset_graph
+    return graph
+
+
+def graph_of_location(context: Any) -> AssetGraph | None:
+    """Return the assets of the run's code location; None for a run outside of one."""
+    try:
+        graph: AssetGraph = context.repository_def.asset_graph
+    except CheckError:
+        return None
     return graph

@@ -5,7 +5,7 @@
 import re
 from collections.abc import Iterator, Mapping, Set, ValuesView
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 from dagster import (
     AssetChecksDefinition,
@@ -18,10 +18,19 @@ from dagster import (
     ResourceDefinition,
 )
 
+from dagster_deltaweave.dagster_private import STUB
 from dagster_deltaweave.tables.declaration import MergeOnReadDeclaration, TableLocation
-from dagster_deltaweave.tables.locator import graph_of_run
+from dagster_deltaweave.tables.locator import (
+    TableLocator,
+    graph_of_location,
+    graph_of_run,
+    run_locator,
+)
 from dagster_deltaweave.tables.metadata_declarations import table_declaration, table_location
-from deltaweave.errors import StatementError
+from deltaweave.errors import NOTHING_DONE, StatementError
+
+if TYPE_CHECKING:
+    from deltaweave import Table
 
 AssetOrKey: TypeAlias = AssetsDefinition | AssetSpec | AssetKey | str
 """The asset of a table, also an external one: its definition or spec, or its key."""
@@ -168,13 +177,53 @@ class NamedAsset:
         """
         return _location_of(self.metadata or {}, self.key, operation)
 
-    def location(self, context: OpExecutionContext, key: AssetKey, operation: str) -> TableLocation:
-        """Return the location that is declared, by the key that the asset has in a run."""
-        metadata = self.metadata
+    def table(self, context: OpExecutionContext, key: AssetKey, operation: str) -> "Table":
+        """Return the asset's table, by the key and the IO manager that the asset has in a run.
+
+        Raises:
+            StatementError: As in `locator`, or the asset has no table of its own.
+        """
+        tables, metadata = self.locator(context, key, operation), self.metadata
         if metadata is None:
             graph = graph_of_run(context)
             metadata = graph.get(key).metadata if graph.has(key) else {}
-        return _location_of(metadata, key, operation)
+        return tables.table(key, _location_of(metadata, key, operation))
+
+    def locator(self, context: OpExecutionContext, key: AssetKey, operation: str) -> TableLocator:
+        """Return the locator of the IO manager that stores the asset in a run.
+
+        Raises:
+            StatementError: As in `check_is_loaded`.
+        """
+        self.check_is_loaded(context, key, operation)
+        return run_locator(context.resources, self.io_manager_key)
+
+    def check_is_loaded(self, context: OpExecutionContext, key: AssetKey, operation: str) -> None:
+        """Refuse a key that no asset of the code location has, or only under a prefix.
+
+        Otherwise a table at that key would be taken for the asset's. A key that is only named, as
+        an upstream or by a check, may be that of another code location's asset. A run outside of a
+        code location knows only some assets.
+
+        Raises:
+            StatementError: The code location has no such asset.
+        """
+        graph, is_whole = graph_of_run(context), graph_of_location(context) is not None
+        keys = graph.get_all_asset_keys()
+        loaded = {each for each in keys if STUB not in graph.get(each).metadata}
+        alike = sorted(each.to_user_string() for each in loaded if each.path[-1] == key.path[-1])
+        is_elsewhere = key in keys and (self.metadata is None or not alike)
+        if key in loaded or is_elsewhere or not (is_whole or alike):
+            return
+        name = key.to_user_string()
+        raise StatementError(
+            f"there is no asset {name} in this code location, and no table of it.",
+            table=name,
+            operation=operation,
+            state=NOTHING_DONE,
+            hint="Name the definitions as they are loaded, with their prefixes"
+            + (f": there is {', '.join(alike)}." if alike else "."),
+        )
 
 
 def _location_of(metadata: Mapping[str, Any], key: AssetKey, operation: str) -> TableLocation:

@@ -2,34 +2,43 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
+import re
+from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
 from dagster import (
     AssetKey,
     AssetsDefinition,
+    AssetSelection,
     DagsterInstance,
     Definitions,
+    JobDefinition,
+    define_asset_job,
     load_asset_checks_from_modules,
     load_assets_from_modules,
     materialize,
 )
+from dagster._core.execution.context.system import StepExecutionContext
 from pyspark.sql import SparkSession
 
 from dagster_deltaweave import (
+    SparkDeltaIOManager,
+    SparkResource,
     build_merge_checks,
     build_orphan_changes_check,
     build_pending_changes_check,
+    build_rescued_events_check,
     build_table_checks,
     build_upkeep_job,
     merge_asset,
     merge_on_read_asset,
 )
-from dagster_deltaweave.maintenance import check_is_an_asset
 from deltaweave import Table
 from deltaweave.errors import StatementError
+from tests.dagster_deltaweave.conftest import failure_messages
 
 CHECKS = {"unique_key", "source_rows_accounted_for", "no_orphan_changes"}
 
@@ -70,12 +79,60 @@ def test_checks_and_upkeep_look_where_the_asset_is_stored(
     assert observed[0].asset_observation is not None
     assert "upkeep/version" in observed[0].asset_observation.metadata
 
-    # The asset as it was declared is none of the location's, and has no table.
-    defs = Definitions(assets=[east], resources=lake)
-    context: Any = SimpleNamespace(repository_def=defs.get_repository_def())
-    check_is_an_asset(context, east.key)
-    with pytest.raises(StatementError, match=r"no asset orders in this[^$]*there is east/orders"):
-        check_is_an_asset(context, orders.key)
+
+LAKE = SparkDeltaIOManager(root="/lake", spark=SparkResource())
+
+
+@merge_asset(keys=["id"])
+def orders() -> None: ...
+
+
+@merge_asset(keys=["id"], io_manager_key="lake")
+def parts() -> None: ...
+
+
+@merge_on_read_asset(keys=["id"], sequence_by="n", rescued=True)
+def items() -> None: ...
+
+
+UPKEEP = partial(build_upkeep_job, name="upkeep", operations=["statistics"])
+IS_ORPHAN = {"changes": lambda *_: None, "keys": ["id"]}
+AS_DECLARED = "there is no asset {} in this code location.*there is east/{}"
+
+
+@pytest.mark.parametrize(
+    ("named", "problem"),
+    [
+        (UPKEEP(tables=orders), AS_DECLARED.format(*["orders"] * 2)),
+        (UPKEEP(tables="orders"), AS_DECLARED.format(*["orders"] * 2)),
+        (UPKEEP(tables="others"), "there is no asset others in this code location"),
+        (build_table_checks(orders, unique_key=["id"]), AS_DECLARED.format(*["orders"] * 2)),
+        (build_merge_checks(orders, source_rows=True), AS_DECLARED.format(*["orders"] * 2)),
+        (build_orphan_changes_check(orders, **IS_ORPHAN), AS_DECLARED.format(*["orders"] * 2)),
+        (build_pending_changes_check(items), AS_DECLARED.format(*["items"] * 2)),
+        (build_rescued_events_check(items.changes), AS_DECLARED.format(*["items_changes"] * 2)),
+    ],
+)
+def test_what_names_no_asset_of_the_code_location_judges_no_table(
+    instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch, named: Any, problem: str
+) -> None:
+    declared = ModuleType("declared")
+    declared.orders, declared.items = orders, items  # type: ignore[attr-defined]
+    assets = load_assets_from_modules([declared], key_prefix="east")
+    is_job = isinstance(named, JobDefinition)
+    defs = Definitions(
+        assets=[*assets, parts],
+        jobs=[named if is_job else define_asset_job("checks", AssetSelection.checks(named))],
+        asset_checks=[] if is_job else [named],
+        resources={"io_manager": LAKE, "lake": LAKE},
+    )
+    monkeypatch.setattr(StepExecutionContext, "repository_def", defs.get_repository_def())
+
+    job = defs.resolve_job_def("upkeep" if is_job else "checks")
+    result = job.execute_in_process(instance=instance, raise_on_error=False)
+
+    assert re.search(problem, failure_messages(result), re.DOTALL)
+    assert instance.all_asset_keys() == []
 
 
 @pytest.mark.minutes

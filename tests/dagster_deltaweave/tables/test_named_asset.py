@@ -261,8 +261,7 @@ def test_checks_and_upkeep_take_the_io_manager_that_is_bound_to_the_asset(
         seen.append(getattr(resources, key))
         raise StatementError("it has no table.")
 
-    for module in ("checks.check_definition", "checks.delivered_changes", "maintenance"):
-        monkeypatch.setattr(f"dagster_deltaweave.{module}.run_locator", locate)
+    monkeypatch.setattr("dagster_deltaweave.tables.named_asset.run_locator", locate)
     orders = asset_with_its_own_io_manager(way, manager)
     defined = Definitions(
         assets=[orders],
@@ -304,7 +303,7 @@ def test_a_job_takes_the_bound_io_manager_and_that_of_the_definitions(
         seen.append(getattr(resources, key))
         raise StatementError("it has no table.")
 
-    monkeypatch.setattr("dagster_deltaweave.maintenance.run_locator", locate)
+    monkeypatch.setattr("dagster_deltaweave.tables.named_asset.run_locator", locate)
     needing, alone, other = Bound(), Bound(), Bound()
     orders = asset_with_its_own_io_manager("resource_defs", needing)
     given: Any = {"io_manager": IOManagerDefinition.hardcoded_io_manager(alone)}

@@ -232,6 +232,7 @@ def _with_own_keys(tables: Sequence[NamedAsset]) -> list[NamedAsset]:
         replace(
             each,
             io_manager_key="bound_io_manager",
+            is_manager_given=True,
             resource_defs=_with_bound_key(each.resource_defs),
         )
         if "io_manager" in each.resource_defs

@@ -101,6 +101,7 @@ class NamedAsset:
         pool: The pool of its op; None without a pool or a known op (of a spec, key or graph).
         is_partitioned: Whether the asset has partitions; None if only the key is given.
         resource_defs: The IO manager and what it needs, if they are bound to the definition.
+        is_manager_given: Whether the caller named the IO manager; it may differ from the asset's.
     """
 
     key: AssetKey
@@ -109,6 +110,7 @@ class NamedAsset:
     pool: str | None = None
     is_partitioned: bool | None = None
     resource_defs: Mapping[str, ResourceDefinition] = field(default_factory=dict)
+    is_manager_given: bool = False
 
     @classmethod
     def each_of(cls, assets: Any, of: str, io_manager_key: str | None = None) -> "list[NamedAsset]":
@@ -123,15 +125,20 @@ class NamedAsset:
         given = one_or_more(assets, kinds, of, "definitions, specs or keys of assets")
         by_key: dict[AssetKey, NamedAsset] = {}
         for each in given:
-            for named in cls._each_in(each, io_manager_key):
+            for named in cls._by_manager(each, io_manager_key):
                 by_key.setdefault(named.key, named)
         return list(by_key.values())
 
     @classmethod
     def of(cls, asset: Any, io_manager_key: str | None = None) -> "NamedAsset":
         """Return the asset that a builder got alone."""
-        [named] = cls._each_in(asset, io_manager_key)
+        [named] = cls._by_manager(asset, io_manager_key)
         return named
+
+    @classmethod
+    def _by_manager(cls, asset: Any, manager: str | None) -> "Iterator[NamedAsset]":
+        for each in cls._each_in(asset, manager):
+            yield each if manager is None else replace(each, is_manager_given=True)
 
     @classmethod
     def _each_in(cls, asset: Any, manager: str | None) -> "Iterator[NamedAsset]":
@@ -193,9 +200,21 @@ class NamedAsset:
         """Return the locator of the IO manager that stores the asset in a run.
 
         Raises:
-            StatementError: As in `check_is_loaded`.
+            StatementError: As in `check_is_loaded`. Or another IO manager stores the asset than the
+                one that the op requires, and the caller did not name it.
         """
         self.check_is_loaded(context, key, operation)
+        graph, own = graph_of_run(context), self.io_manager_key
+        if graph.has(key) and STUB not in graph.get(key).metadata:
+            own = graph.get(key).io_manager_key
+        if own != self.io_manager_key and not self.is_manager_given:
+            raise StatementError(
+                f"the IO manager {own} stores the asset, and not {self.io_manager_key}.",
+                table=key.to_user_string(),
+                operation=operation,
+                state=NOTHING_DONE,
+                hint=f"Name the asset by its definition, or give io_manager_key={own!r}.",
+            )
         return run_locator(context.resources, self.io_manager_key)
 
     def check_is_loaded(self, context: OpExecutionContext, key: AssetKey, operation: str) -> None:

@@ -45,7 +45,11 @@ CHECKS = {"unique_key", "source_rows_accounted_for", "no_orphan_changes"}
 
 @pytest.mark.minutes
 def test_checks_and_upkeep_look_where_the_asset_is_stored(
-    spark: SparkSession, resources: dict[str, Any], instance: DagsterInstance, tmp_path: Path
+    spark: SparkSession,
+    resources: dict[str, Any],
+    instance: DagsterInstance,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     @merge_asset(keys=["id"], io_manager_key="lake")
     def orders():  # type: ignore[no-untyped-def]
@@ -73,8 +77,14 @@ def test_checks_and_upkeep_look_where_the_asset_is_stored(
 
     [east] = load_assets_from_modules([declared], key_prefix="east")
     assert isinstance(east, AssetsDefinition)
+    by_key = build_upkeep_job(
+        name="upkeep", tables="east/orders", operations=["statistics"], io_manager_key="lake"
+    )
     kept = build_upkeep_job(name="upkeep", tables=[east], operations=["statistics"])
-    kept.execute_in_process(resources=lake, instance=instance)
+    defs = Definitions(assets=[east], resources=lake)
+    monkeypatch.setattr(StepExecutionContext, "repository_def", defs.get_repository_def())
+    for job in (by_key, kept):
+        assert job.execute_in_process(resources=lake, instance=instance).success
     observed = instance.fetch_observations(AssetKey(["east", "orders"]), limit=1).records
     assert observed[0].asset_observation is not None
     assert "upkeep/version" in observed[0].asset_observation.metadata
@@ -98,6 +108,7 @@ def items() -> None: ...
 UPKEEP = partial(build_upkeep_job, name="upkeep", operations=["statistics"])
 IS_ORPHAN = {"changes": lambda *_: None, "keys": ["id"]}
 AS_DECLARED = "there is no asset {} in this code location.*there is east/{}"
+OTHER_MANAGER = "the IO manager lake stores the asset, and not io_manager"
 
 
 @pytest.mark.parametrize(
@@ -106,6 +117,9 @@ AS_DECLARED = "there is no asset {} in this code location.*there is east/{}"
         (UPKEEP(tables=orders), AS_DECLARED.format(*["orders"] * 2)),
         (UPKEEP(tables="orders"), AS_DECLARED.format(*["orders"] * 2)),
         (UPKEEP(tables="others"), "there is no asset others in this code location"),
+        (UPKEEP(tables="parts"), OTHER_MANAGER),
+        (build_table_checks("parts", unique_key=["id"]), OTHER_MANAGER),
+        (build_orphan_changes_check("parts", **IS_ORPHAN), OTHER_MANAGER),
         (build_table_checks(orders, unique_key=["id"]), AS_DECLARED.format(*["orders"] * 2)),
         (build_merge_checks(orders, source_rows=True), AS_DECLARED.format(*["orders"] * 2)),
         (build_orphan_changes_check(orders, **IS_ORPHAN), AS_DECLARED.format(*["orders"] * 2)),

@@ -15,6 +15,7 @@ from dagster import (
     InitResourceContext,
     InputContext,
     IOManager,
+    OpExecutionContext,
     OutputContext,
     ResourceDependency,
 )
@@ -383,7 +384,21 @@ class DeltaTableResource(ConfigurableResource["DeltaTableResource"]):
                 (`table=…`, `schema` in its metadata), give the asset: its key does not say so.
 
         Raises:
-            StatementError: The asset is the view of a merge-on-read table, which has no table.
+            StatementError: The asset is the view of a merge-on-read table, which has no table. Or
+                it is a definition that this run's code location has not loaded under its own key.
         """
         named = NamedAsset.of(asset)
-        return self.io_manager.locator.table(named.key, named.declared_location("opening"))
+        location = named.declared_location("opening")
+        context = _running_op()
+        # A declared table does not depend on the key. A key alone may be another location's asset.
+        if context is not None and named.metadata is not None and location.table is None:
+            named.check_is_loaded(context, named.key, "opening")
+        return self.io_manager.locator.table(named.key, location)
+
+
+def _running_op() -> OpExecutionContext | None:
+    """Return the context of the op that runs in this thread; None if none does."""
+    try:
+        return OpExecutionContext.get()
+    except DagsterInvariantViolationError:
+        return None

@@ -16,6 +16,7 @@ from dagster import (
     DagsterInstance,
     Definitions,
     JobDefinition,
+    asset,
     define_asset_job,
     load_asset_checks_from_modules,
     load_assets_from_modules,
@@ -25,6 +26,7 @@ from dagster._core.execution.context.system import StepExecutionContext
 from pyspark.sql import SparkSession
 
 from dagster_deltaweave import (
+    DeltaTableResource,
     SparkDeltaIOManager,
     SparkResource,
     build_merge_checks,
@@ -147,6 +149,22 @@ def test_what_names_no_asset_of_the_code_location_judges_no_table(
 
     assert re.search(problem, failure_messages(result), re.DOTALL)
     assert instance.all_asset_keys() == []
+
+
+def test_a_resource_opens_no_table_by_a_key_that_was_not_loaded(
+    instance: DagsterInstance,
+) -> None:
+    @asset(deps=[AssetKey(["east", "orders"])])
+    def report(tables: DeltaTableResource) -> None:
+        with pytest.raises(StatementError, match="no asset orders in this") as refused:
+            tables.table(orders)
+        assert "there is east/orders" in str(refused.value)
+
+    declared = ModuleType("declared")
+    declared.orders = orders  # type: ignore[attr-defined]
+    assets = load_assets_from_modules([declared], key_prefix="east")
+    resources = {"io_manager": LAKE, "tables": DeltaTableResource(io_manager=LAKE)}
+    materialize([*assets, report], selection=[report], resources=resources, instance=instance)
 
 
 @pytest.mark.minutes

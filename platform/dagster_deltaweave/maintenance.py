@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from hashlib import sha256
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -281,12 +280,12 @@ def _upkeep_op(
 ) -> OpDefinition:
     """Build the op of an operation; `is_alone` if no other table's op would have its name."""
     key = table.key
-    digest = "" if is_alone else f"_{sha256(table.name.encode()).hexdigest()[:8]}"
+    identifier = table.identifier if is_alone else table.digested_identifier
     table.declared_location("upkeep")  # refuses a view
     keep = OPERATIONS[operation]
 
     @op(
-        name=f"{operation}_{table.identifier}{digest}",
+        name=f"{operation}_{identifier}",
         description=f"{operation.replace('_', ' ').capitalize()}: {table.name}.",
         ins={"after": In(Nothing)},
         required_resource_keys={table.io_manager_key},

@@ -188,7 +188,7 @@ def check_specs(
 def check_op_name(specs: Sequence[AssetCheckSpec]) -> str:
     """Return a unique name for the op that runs these checks: no other op can run them too."""
     names = (spec.name for spec in specs)
-    return "__".join([NamedAsset.of(specs[0].asset_key).identifier, *names])
+    return "__".join([NamedAsset.of(specs[0].asset_key).unique_identifier, *names])
 
 
 def checked_asset(context: AssetCheckExecutionContext) -> AssetKey:

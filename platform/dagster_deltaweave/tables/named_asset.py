@@ -5,6 +5,7 @@
 import re
 from collections.abc import Iterator, Mapping, Set, ValuesView
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 from dagster import (
@@ -174,6 +175,17 @@ class NamedAsset:
     def identifier(self) -> str:
         """The key in the characters that names of ops may have; other keys may give it, too."""
         return "__".join(re.sub(r"[^A-Za-z0-9_]", "_", part) for part in self.key.path)
+
+    @property
+    def unique_identifier(self) -> str:
+        """The identifier if only this key is read from it; otherwise with a digest of the key."""
+        is_exact = self.identifier.split("__") == list(self.key.path)
+        return self.identifier if is_exact else self.digested_identifier
+
+    @property
+    def digested_identifier(self) -> str:
+        """The identifier with a digest of the key, so that no other key gives it."""
+        return f"{self.identifier}_{sha256(self.name.encode()).hexdigest()[:8]}"
 
     def declared_location(self, operation: str) -> TableLocation:
         """Return where the table is, or how it is written; nothing if only the key is given.

@@ -31,6 +31,8 @@ from dagster import (
 
 from dagster_deltaweave import (
     MergeOnReadAssets,
+    SparkDeltaIOManager,
+    SparkResource,
     build_commit_observer,
     build_merge_checks,
     build_orphan_changes_check,
@@ -157,6 +159,24 @@ def test_tables_of_keys_of_any_characters_are_kept_up_each_once() -> None:
     names = {node.name for node in job.nodes}
     assert len(names) == len(keys) - 1  # one is named twice
     assert {"vacuum_gr__e", "vacuum_2024_01_x"} <= names
+
+
+def test_checks_of_keys_that_give_one_identifier_run_in_ops_of_their_own() -> None:
+    usual = {"a": ["a"], "_a": ["_a"], "a__b": ["a", "b"], "a_1__b_2": ["a_1", "b_2"]}
+    others = [["a__b"], ["-a"], ["a_", "_b"], ["a", "__b"], ["a", "_", "_b"], ["a_1", "b-2"]]
+    specs = [AssetSpec(key) for key in [*usual.values(), *others]]
+    checks = [
+        *build_table_checks(specs, unique_key=["id"]),
+        *build_merge_checks(specs, row_count_change=(0, 1)),
+    ]
+    manager = SparkDeltaIOManager(root="/lake", spark=SparkResource())
+    resources = {"io_manager": manager}
+    Definitions.validate_loadable(
+        Definitions(assets=specs, asset_checks=checks, resources=resources)
+    )
+    assert [each.op.name for each in checks[: len(usual)]] == [
+        f"{name}__unique_key" for name in usual
+    ]
 
 
 ONE = merge_asset(keys=["id"], name="one")(lambda: None)

@@ -312,15 +312,18 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         if not is_rebuilt and store_held(context, self.locator):
             return
         partitions = output_partition_keys(context)
-        value = without_empty_partitions(obj, partitions)
-        if value is None:
+        # An empty dict of a run without partitions is refused as what is not a table.
+        by_partition = isinstance(obj, Mapping) and bool(obj or partitions)
+        if by_partition:
+            obj = without_empty_partitions(obj, context.asset_key, partitions)
+        if obj is None:
             if declaration_of(context) is not None:
                 self._run_options(context)  # refuses invalid tags
             store_nothing(context, self.locator)
             return
         options = self._run_options(context)
         to_rows = partial(self._rows_of, context)
-        changes = changes_of_output(to_rows, value, context.asset_key, partitions)
+        changes = changes_of_output(to_rows, obj, context.asset_key, by_partition=by_partition)
         target = TargetTable.open(context, self.locator, options.declaration)
         output = Output(
             target=target,

@@ -174,24 +174,26 @@ ToRows: TypeAlias = "Callable[[Any], DataFrame | None]"
 """Gives the rows of a value; None if its type is unknown."""
 
 
-def without_empty_partitions(output: Any, partitions: Sequence[str]) -> Any:
+def without_empty_partitions(
+    output: Mapping[str, Any], asset: AssetKey, partitions: Sequence[str]
+) -> Mapping[str, Any] | None:
     """Drop the partitions for which the output has None; return None if it has no others.
 
-    In a run without partitions, an empty dict stays as it is, and is refused later.
+    Raises:
+        SourceError: The output has a key, also of None, that is no partition of the run.
     """
-    if not isinstance(output, Mapping) or not (output or partitions):
-        return output
+    _refuse_unknown_partitions(output, partitions, asset.to_user_string())
     return {key: rows for key, rows in output.items() if rows is not None} or None
 
 
 def changes_of_output(
-    to_rows: ToRows, output: Any, asset: AssetKey, partitions: Sequence[str]
+    to_rows: ToRows, output: Any, asset: AssetKey, *, by_partition: bool
 ) -> Changes:
     """Return the rows to store, of one table or of one for each partition of the run."""
     name = asset.to_user_string()
-    if isinstance(output, Mapping) and output:
+    if by_partition:
         parts = {key: _spark_rows(to_rows, rows, name) for key, rows in output.items()}
-        _check_partitions(parts, partitions, name)
+        _check_columns(parts, name)
         return ChangesOfPartitions(
             reduce(lambda one, other: one.unionByName(other), parts.values()), parts=parts
         )
@@ -213,10 +215,10 @@ def _spark_rows(to_rows: ToRows, output: Any, asset: str) -> DataFrame:
     return rows
 
 
-def _check_partitions(
-    parts: Mapping[str, DataFrame], partitions: Sequence[str], asset: str
+def _refuse_unknown_partitions(
+    output: Mapping[str, Any], partitions: Sequence[str], asset: str
 ) -> None:
-    unknown = [str(key) for key in parts if key not in partitions]
+    unknown = [str(key) for key in output if key not in partitions]
     if unknown:
         raise SourceError(
             f"the asset function returned rows of {', '.join(unknown)}, which are not partitions "
@@ -225,6 +227,9 @@ def _check_partitions(
             operation="storing",
             hint=f"The run has {', '.join(partitions) or 'no partitions'}: return rows of these.",
         )
+
+
+def _check_columns(parts: Mapping[str, DataFrame], asset: str) -> None:
     first, *others = parts
     types = {field.name.lower(): field.dataType for field in parts[first].schema}
     names = set(types)

@@ -2,6 +2,7 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
@@ -51,6 +52,7 @@ from dagster_deltaweave import (
     Changes,
     MergeAssetComponent,
     SparkDeltaIOManager,
+    SparkResource,
     TypeHandler,
     build_commit_observer,
     build_table_checks,
@@ -237,7 +239,9 @@ def test_rows_of_a_graph_that_can_be_read_once_are_not_lost(
 
         def handle_output(self, context: OutputContext, obj: Any) -> None:
             obj = self.outputs.keep_in_graph(context, obj)
-            found.append(ids_read(without_empty_partitions(obj, ["a", "b"])))
+            if isinstance(obj, dict):
+                obj = without_empty_partitions(obj, context.asset_key, ["a", "b"])
+            found.append(ids_read(obj))
 
         def load_input(self, context: InputContext) -> Any:
             [value] = self.outputs.in_graph(context)
@@ -266,6 +270,38 @@ def test_rows_of_a_graph_that_can_be_read_once_are_not_lost(
         assert len(found) == 1
     else:
         assert found == [taken] * 3
+
+
+@pytest.mark.parametrize(
+    ("value", "partition", "problem"),
+    [
+        ({"a": None}, None, "rows of a, which are not partitions of this run.*has no partitions"),
+        ({"b": None}, "a", "rows of b, which are not partitions of this run.*The run has a:"),
+        ({"a": None, "b": None}, "a", "rows of b, which are not partitions of this run"),
+        ({"a": None}, "a", None),
+        ({}, "a", None),
+        (None, None, None),
+    ],
+)
+def test_none_is_refused_for_what_is_no_partition_of_the_run(
+    instance: DagsterInstance, value: Any, partition: str | None, problem: str | None
+) -> None:
+    @asset(partitions_def=LETTERS if partition else None)
+    def letters():  # type: ignore[no-untyped-def]
+        return value
+
+    nowhere = SparkDeltaIOManager(root="/nowhere", spark=SparkResource(), schema="of_none")
+    result = materialize(
+        [letters],
+        resources={"io_manager": nowhere},
+        instance=instance,
+        partition_key=partition,
+        raise_on_error=False,
+    )
+
+    assert result.success == (problem is None)
+    if problem is not None:
+        assert re.search(problem, failure_messages(result), re.DOTALL)
 
 
 def of_each_shape(spark: SparkSession) -> dict[str, AssetsDefinition]:

@@ -26,6 +26,7 @@ from dagster_deltaweave.io_manager.frames import (
     TypeHandler,
     changes_of_output,
     handler_of_value,
+    is_by_partition,
     kept_for_readers,
     to_spark,
     without_empty_partitions,
@@ -97,14 +98,16 @@ class OpOutputs:
         else:
             self._file_io_manager(context).handle_output(context, value)
 
-    def keep_in_graph(self, context: OutputContext, value: object) -> object:
+    def keep_in_graph(
+        self, context: OutputContext, value: object, handlers: Sequence[TypeHandler] = ()
+    ) -> object:
         """Keep the stored output of an op of a graph asset, for the other ops of the graph.
 
         Returns:
             The value to store: what can be read once is another value for each of its readers.
         """
         if len(context.step_context.node_handle.path) > 1:
-            value, self._of_graphs[_output_key(context)] = kept_for_readers(value)
+            value, self._of_graphs[_output_key(context)] = kept_for_readers(value, handlers)
         return value
 
     def in_graph(self, context: InputContext) -> tuple[Any, ...]:
@@ -307,23 +310,24 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         if not context.has_asset_key:
             self._of_ops.keep(context, obj)
             return
-        obj = self._of_ops.keep_in_graph(context, obj)
+        handlers = self.type_handlers()
+        value: Any = self._of_ops.keep_in_graph(context, obj, handlers)
         is_rebuilt = output_is_full_refresh(context)
         if not is_rebuilt and store_held(context, self.locator):
             return
         partitions = output_partition_keys(context)
         # An empty dict of a run without partitions is refused as what is not a table.
-        by_partition = isinstance(obj, Mapping) and bool(obj or partitions)
+        by_partition = is_by_partition(value, handlers) and bool(value or partitions)
         if by_partition:
-            obj = without_empty_partitions(obj, context.asset_key, partitions)
-        if obj is None:
+            value = without_empty_partitions(value, context.asset_key, partitions)
+        if value is None:
             if declaration_of(context) is not None:
                 self._run_options(context)  # refuses invalid tags
             store_nothing(context, self.locator)
             return
         options = self._run_options(context)
         to_rows = partial(self._rows_of, context)
-        changes = changes_of_output(to_rows, obj, context.asset_key, by_partition=by_partition)
+        changes = changes_of_output(to_rows, value, context.asset_key, by_partition=by_partition)
         target = TargetTable.open(context, self.locator, options.declaration)
         output = Output(
             target=target,

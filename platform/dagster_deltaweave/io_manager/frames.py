@@ -93,13 +93,16 @@ def _polars_to_arrow(rows: Any) -> Any:
     )
 
 
-def kept_for_readers(value: Any) -> tuple[Any, Callable[[], Any]]:
+def kept_for_readers(
+    value: Any, handlers: Sequence[TypeHandler] = ()
+) -> tuple[Any, Callable[[], Any]]:
     """Return a value to read now, and a function that gives the value to each later reader.
 
     Record batches that can be read once are read into a table, which stays in memory. The function
     raises for other values that can be read once: they may be endless, or bigger than memory.
     """
-    if isinstance(value, Mapping) and any(isinstance(each, Iterator) for each in value.values()):
+    by_partition = is_by_partition(value, handlers)
+    if by_partition and any(isinstance(each, Iterator) for each in value.values()):
         parts = {key: kept_for_readers(each) for key, each in value.items()}
         now = {key: rows for key, (rows, _) in parts.items()}
         return now, lambda: {key: again() for key, (_, again) in parts.items()}
@@ -172,6 +175,11 @@ _CONVERSIONS: Mapping[str, Callable[[DataFrame], Any]] = {
 
 ToRows: TypeAlias = "Callable[[Any], DataFrame | None]"
 """Gives the rows of a value; None if its type is unknown."""
+
+
+def is_by_partition(output: Any, handlers: Sequence[TypeHandler]) -> bool:
+    """Return whether an output is rows by partition: a mapping that no handler stores as one."""
+    return isinstance(output, Mapping) and handler_of_value(handlers, output) is None
 
 
 def without_empty_partitions(
@@ -287,7 +295,7 @@ class TypeHandler(ABC):
     @property
     @abstractmethod
     def supported_types(self) -> Sequence[type[object]]:
-        """The types that the handler stores, with their subclasses."""
+        """The types that the handler stores, with their subclasses; also mappings, as one value."""
 
     @abstractmethod
     def handle_output(self, context: OutputContext, obj: Any, spark: SparkSession) -> DataFrame:

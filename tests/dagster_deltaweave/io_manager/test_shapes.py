@@ -530,15 +530,20 @@ class Ids(list[int]):
     """A type that the IO manager does not know."""
 
 
+class IdsByName(dict[str, int]):
+    """A mapping that is not one of partitions."""
+
+
 class IdsHandler(TypeHandler):
     """Stores them as a column."""
 
     @property
     def supported_types(self) -> Sequence[type[object]]:
-        return [Ids]
+        return [Ids, IdsByName]
 
     def handle_output(self, context: OutputContext, obj: Any, spark: SparkSession) -> DataFrame:
-        return spark.createDataFrame([(each,) for each in obj], "id INT")
+        ids = obj.values() if isinstance(obj, IdsByName) else obj
+        return spark.createDataFrame([(each,) for each in ids], "id INT")
 
     def load_input(self, context: InputContext, rows: DataFrame) -> Any:
         return Ids(row.id for row in rows.collect())
@@ -561,14 +566,18 @@ def test_a_subclass_stores_and_loads_further_types(
         return Ids([1, 2])
 
     @asset
+    def by_name() -> IdsByName:
+        return IdsByName(a=1, b=2)
+
+    @asset
     def downstream(ids: Ids) -> None:
         loaded.append(ids)
 
     tables = resources["io_manager"]
     lake = {"io_manager": LakeOfIds(root=tables.root, spark=tables.spark)}
-    materialize([ids, downstream], resources=lake, instance=instance)
+    materialize([ids, by_name, downstream], resources=lake, instance=instance)
 
-    assert rows(table("ids")) == [(1,), (2,)]
+    assert rows(table("ids")) == rows(table("by_name")) == [(1,), (2,)]
     assert (type(loaded[0]), sorted(loaded[0])) == (Ids, [1, 2])
 
 

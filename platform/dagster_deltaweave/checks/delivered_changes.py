@@ -215,7 +215,7 @@ _CHANGES = f"{RESERVED_PREFIX}changes"
 def build_orphan_changes_check(  # noqa: PLR0913 - the public options
     asset: AssetOrKey,
     *,
-    changes: "Callable[[SparkSession, str | None], DataFrame]",
+    changes: "Callable[[SparkSession, str | None], DataFrame | None]",
     keys: Sequence[str],
     deleted: str | None = None,
     sample: bool = True,
@@ -243,7 +243,7 @@ def build_orphan_changes_check(  # noqa: PLR0913 - the public options
         asset: The merge asset, as its definition or key; or a list of such, which gives a list of
             checks.
         changes: Reads the changes of a partition, or of the asset for None, as the asset function
-            does, but without rows that the clauses leave alone.
+            does, but without rows that the clauses leave alone; None if nothing was delivered.
         keys: The columns that identify a row, with the same names in changes and table.
         deleted: SQL condition over the changes (`s`), true for rows that delete their key.
         sample: Whether `check/sample` shows up to 10 of those keys, as in `build_table_checks`.
@@ -273,11 +273,12 @@ def build_orphan_changes_check(  # noqa: PLR0913 - the public options
         if judged is None or not table.exists():
             return AssetCheckResult(passed=False, description="Nothing was materialized yet.")
         version = _version_left(judged, table)
-        delivered = reduce(
-            lambda some, more: some.unionByName(more),
-            [changes(table.spark, each) for each in judged.partitions],
-        )
-        found = _compared(table, version, delivered, keys, deleted, sample)
+        read = [changes(table.spark, each) for each in judged.partitions]
+        parts = [each for each in read if each is not None]
+        found = CheckFinding(True, "Nothing was delivered.", {})
+        if parts:
+            delivered = reduce(lambda some, more: some.unionByName(more), parts)
+            found = _compared(table, version, delivered, keys, deleted, sample)
         found = found.with_more(judged.metadata, judged.note)
         return AssetCheckResult(severity=severity, **found._asdict())
 

@@ -235,6 +235,17 @@ def test_all_partitions_of_a_run_are_judged(deployment: Deployment) -> None:
     assert ranged["no_orphan_changes"][1]["check/changes"] == 7
     assert ranged["source_rows_accounted_for"][1]["check/source_rows"] == 7
 
+    # As the asset's function, it may have None for a partition.
+    for left_out, changes in (("b", 3), ("abc", None)):
+        partly = build_orphan_changes_check(
+            deployment.customers,
+            changes=lambda spark, key, out=left_out: None if key in out else delivered(spark, key),
+            keys=["id"],
+        )
+        alone = found(deployment.run(None, partly, selection=AssetSelection.checks(partly)))
+        passed, metadata = alone["no_orphan_changes"]
+        assert (passed, metadata.get("check/changes")) == (True, changes)
+
 
 @pytest.mark.minutes
 def test_the_row_count_of_a_recreated_table_is_compared_with_no_old_one(

@@ -30,7 +30,8 @@ from dagster_deltaweave.checks.table_rows import sample_table
 from dagster_deltaweave.io_manager import shows_errors_first
 from dagster_deltaweave.logs import pending_changes
 from dagster_deltaweave.maintenance import RematerializationPolicy
-from dagster_deltaweave.metadata import TABLE_ID, TABLE_VERSION
+from dagster_deltaweave.metadata import TABLE_ID, TABLE_VERSION, recorded_batch
+from dagster_deltaweave.storage import redacted
 from dagster_deltaweave.tables import (
     AssetOrKey,
     ChangesDeclaration,
@@ -100,9 +101,18 @@ def build_pending_changes_check(
         key = checked_asset(context)
         located = view.locator(context.op_execution_context, key, "checking")
         view_declaration = declaration.at(key)
-        pending = pending_changes(merge_on_read_locations(located, view_declaration))
+        at = merge_on_read_locations(located, view_declaration)
+        pending = pending_changes(at)
         if pending is None:
-            return AssetCheckResult(passed=True, description="Nothing was ever appended.")
+            is_lost = recorded_batch(context.instance, view_declaration.changes)
+            return AssetCheckResult(
+                passed=not is_lost,
+                severity=severity,
+                description=f"Nothing is at {redacted(at.changes)}, though a run recorded that it "
+                "appended there. Put the tables back in their place."
+                if is_lost
+                else "Nothing was ever appended.",
+            )
         reason = allowed.reason(pending)
         return AssetCheckResult(
             passed=reason is None,

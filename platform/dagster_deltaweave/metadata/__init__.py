@@ -15,6 +15,7 @@ from dagster_deltaweave.metadata.materialization import (
     record_merge,
     record_unchanged,
     record_write,
+    recorded_batch,
 )
 from dagster_deltaweave.metadata.metadata_entries import (
     TABLE_ID,
@@ -36,6 +37,7 @@ __all__ = [
     "record_merge",
     "record_unchanged",
     "record_write",
+    "recorded_batch",
     "statement_metadata",
     "table_metadata",
     "warnings_metadata",

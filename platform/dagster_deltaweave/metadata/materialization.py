@@ -32,7 +32,11 @@ from dagster_deltaweave.dagster_private import (
 )
 from dagster_deltaweave.logs import last_change
 from dagster_deltaweave.metadata import metadata_entries
-from dagster_deltaweave.metadata.metadata_entries import merge_observation, statement_metadata
+from dagster_deltaweave.metadata.metadata_entries import (
+    TABLE_ID,
+    merge_observation,
+    statement_metadata,
+)
 from dagster_deltaweave.tables import MergeOnReadDeclaration, table_location
 from deltaweave.errors import DeltaweaveError
 from deltaweave.identifiers import quoted, table_name
@@ -297,6 +301,12 @@ def data_version_of(made: AssetMaterialization | None) -> int | None:
     """Return the data version of a materialization, if it is a number; otherwise None."""
     version = ((made.tags if made else None) or {}).get(DATA_VERSION_TAG, "")
     return int(version) if version.isdecimal() else None
+
+
+def recorded_batch(instance: DagsterInstance, key: AssetKey) -> bool:
+    """Return whether the newest materialization of changes recorded their table, or a batch."""
+    made = newest_materialization(instance, key)
+    return made is not None and (TABLE_ID in made.metadata or bool(data_version_of(made)))
 
 
 def record_data_version(context: OutputContext, version: int) -> None:

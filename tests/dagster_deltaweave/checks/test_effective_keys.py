@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from dagster import (
     AssetKey,
+    AssetMaterialization,
     AssetsDefinition,
     AssetSelection,
     DagsterInstance,
@@ -38,6 +39,8 @@ from dagster_deltaweave import (
     merge_asset,
     merge_on_read_asset,
 )
+from dagster_deltaweave.dagster_private import DATA_VERSION_TAG
+from dagster_deltaweave.metadata import TABLE_ID
 from deltaweave import Table
 from deltaweave.errors import StatementError
 from tests.dagster_deltaweave.conftest import failure_messages
@@ -149,6 +152,33 @@ def test_what_names_no_asset_of_the_code_location_judges_no_table(
 
     assert re.search(problem, failure_messages(result), re.DOTALL)
     assert instance.all_asset_keys() == []
+
+
+@pytest.mark.parametrize(
+    ("recorded", "passed"),
+    [
+        (None, True),
+        ({}, True),
+        ({"tags": {DATA_VERSION_TAG: "0"}}, True),  # the first run had no event
+        ({"tags": {DATA_VERSION_TAG: "3"}}, False),
+        ({"metadata": {TABLE_ID: "an id"}}, False),
+    ],
+)
+def test_pending_changes_of_a_lost_table_are_not_none(
+    instance: DagsterInstance, tmp_path: Path, recorded: dict[str, Any] | None, passed: bool
+) -> None:
+    if recorded is not None:
+        instance.report_runless_asset_event(AssetMaterialization(items.changes.key, **recorded))
+    check = build_pending_changes_check(items)
+    lake = SparkDeltaIOManager(root=str(tmp_path), spark=SparkResource())
+    result = materialize(
+        [*items, check],
+        selection=AssetSelection.checks(check),
+        resources={"io_manager": lake},
+        instance=instance,
+    )
+    [found] = result.get_asset_check_evaluations()
+    assert (found.passed, "items_changes" in str(found.description)) == (passed, not passed)
 
 
 def test_a_resource_opens_no_table_by_a_key_that_was_not_loaded(

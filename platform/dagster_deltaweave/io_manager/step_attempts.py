@@ -24,10 +24,13 @@ from dagster import (
 )
 
 from dagster_deltaweave.dagster_private import StepOutputHandle
+from dagster_deltaweave.metadata import TABLE_ID
 from deltaweave.errors import DeltaweaveError, Transient
 
 if TYPE_CHECKING:
     from dagster import OutputContext
+
+    from deltaweave import Table
 
 
 _Context = TypeVar("_Context")
@@ -200,3 +203,30 @@ def attempt_of_step(context: OutputContext) -> StepAttempt:
     """Identify the attempt of a step to make an asset."""
     step, asset = context.step_context, context.asset_key.to_user_string()
     return StepAttempt(step.run_id, step.step.key, step.previous_attempt_count, asset)
+
+
+_VERSIONS = ("write/version", "merge/version")
+"""The metadata with the version that an output committed."""
+
+
+def other_outputs_of_step(context: OutputContext, table: Table) -> frozenset[int]:
+    """Return the versions of a table that other outputs of the asset's function committed.
+
+    Outputs of all ops of a graph count. The event log has them, if another process made them too.
+    """
+    step = context.step_context
+    if step.assets_def is None or len(step.assets_def.keys) == 1:
+        return frozenset()
+    records = step.instance.get_records_for_run(
+        step.run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION
+    ).records
+    ours, table_id, versions = step.node_handle.path[0], table.id(), set[int]()
+    for event in (record.event_log_entry for record in records):
+        made = event.asset_materialization
+        is_of_function = (event.step_key or "").split(".")[0] == ours
+        if made is None or not is_of_function or made.asset_key == context.asset_key:
+            continue
+        values: dict[str, Any] = {key: entry.value for key, entry in made.metadata.items()}
+        if values.get(TABLE_ID) == table_id:
+            versions.update(values[key] for key in _VERSIONS if key in values)
+    return frozenset(versions)

@@ -16,6 +16,7 @@ from pyspark.sql.types import ArrayType, MapType, NullType, StructField, StructT
 
 import deltaweave
 from dagster_deltaweave.dagster_private import ASSET_RESUME_RETRY_TAG
+from dagster_deltaweave.io_manager.step_attempts import other_outputs_of_step
 from dagster_deltaweave.logs import version_with_rows_of
 from dagster_deltaweave.partitions import planned_assets
 from dagster_deltaweave.storage import local_path
@@ -198,8 +199,11 @@ class TargetTable:
         reads_itself = any(each.asset_key == spec.key for each in spec.deps)
         if adds_only and not reads_itself:
             return Start(None, reads_all=False)
-        version = version_with_rows_of(self.table, began_ms(self.context))
-        return Start(version, reads_all=reads_itself or predicate is None)
+        is_part = predicate is not None
+        # Other outputs of the same function may be other parts of the table.
+        known = other_outputs_of_step(self.context, self.table) if is_part else frozenset()
+        version = version_with_rows_of(self.table, began_ms(self.context), known)
+        return Start(version, reads_all=reads_itself or not is_part)
 
 
 def _refuse_empty_start(locator: TableLocator, context: OutputContext, table: Table) -> None:

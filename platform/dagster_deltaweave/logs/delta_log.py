@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -502,14 +502,15 @@ def last_change(table: Table) -> LastChange:
     raise AssertionError("the last commits are all of them")
 
 
-def version_with_rows_of(table: Table, time_ms: int) -> int:
+def version_with_rows_of(table: Table, time_ms: int, known: Set[int] = frozenset()) -> int:
     """Return the newest version with the rows that the table had at a time.
 
     It is later than the version of that time if the commits since then left the rows as they were.
     If the newest version is not later than the time, this needs no Spark job. A commit counts as
     later if the storage may have rounded its time down to the second.
 
-    `time_ms` is the time, in ms since 1970.
+    `time_ms` is the time, in ms since 1970. `known` is versions whose commits count as if they had
+    left the rows as they were, because the caller made them.
 
     Raises:
         CommitConflictError: There was no table then, and the commit that created it added rows.
@@ -525,9 +526,10 @@ def version_with_rows_of(table: Table, time_ms: int) -> int:
     since = [each for each in commits if _latest(each.ms) > time_ms]
     seen: int = since[-1].version - 1 if since else newest.version
     for commit in reversed(since):
-        if seen == -1 and commit.operation != _CREATED_EMPTY:
+        is_known = commit.version in known
+        if seen == -1 and commit.operation != _CREATED_EMPTY and not is_known:
             raise _created_meanwhile(table, commit)
-        if seen != -1 and not _left_rows(commit):
+        if seen != -1 and not (is_known or _left_rows(commit)):
             break
         seen = commit.version
     return seen

@@ -21,7 +21,9 @@ from dagster import (
     StaticPartitionsDefinition,
     TimeWindowPartitionMapping,
     asset,
+    graph_multi_asset,
     multi_asset,
+    op,
 )
 from dagster._core.storage.tags import PARENT_RUN_ID_TAG, ROOT_RUN_ID_TAG
 from pyspark.sql import DataFrame, SparkSession
@@ -359,6 +361,62 @@ def test_an_append_is_not_repeated_after_another_output_fails_the_step(
         before = run(both, tags=tags)
         assert rows(table("first")) == [(1, "a")] * times
         assert rows(table("second")) == [(2, "b")] * times
+
+
+@pytest.mark.parametrize(
+    ("is_graph", "meanwhile", "attempts"),
+    [
+        (False, None, 1),
+        (True, None, 1),
+        (False, "DELETE FROM {t} WHERE id = 0", 2),  # another writer's commit still conflicts
+    ],
+)
+def test_outputs_of_one_function_replace_parts_of_one_table(
+    spark: SparkSession,
+    run: Run,
+    table: AssetTable,
+    is_graph: bool,
+    meanwhile: str | None,
+    attempts: int,
+) -> None:
+    target, seen = made(table("shared"), (0, "b"), (9, "c")), list[str]()
+
+    def part(name: str) -> DataFrame:
+        seen.append(name)
+        if meanwhile is not None and seen == ["a", "b"]:
+            sql(target, meanwhile)
+        return spark.createDataFrame([(len(seen), name)], SCHEMA)
+
+    def out(name: str) -> AssetOut:
+        metadata = {"deltaweave/write": "replace_where", "deltaweave/table": target.path_or_name}
+        return AssetOut(metadata={**metadata, "deltaweave/replace_where": f"letter = '{name}'"})
+
+    outs = {name: out(name) for name in "ab"}
+
+    @op
+    def first() -> DataFrame:
+        return part("a")
+
+    @op
+    def second(_first: DataFrame) -> DataFrame:
+        return part("b")
+
+    @graph_multi_asset(outs=outs)
+    def graph():  # type: ignore[no-untyped-def]
+        one = first()
+        return {"a": one, "b": second(one)}
+
+    @multi_asset(outs=outs)
+    def function() -> Iterator[Any]:
+        for name in "ab":
+            yield Output(part(name), name)
+
+    for _ in range(2):
+        seen.clear()
+        run(graph if is_graph else function)
+        assert seen == ["a", "b"] * attempts
+        meanwhile, attempts = None, 1
+    assert rows(target) == [(1, "a"), (2, "b"), (9, "c")]
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ class Sides:
         rows, truncated = batches.rows, moment.changeset.truncated(batches)
         if where is not None:
             condition = condition_of_keys(where, rows, shape.keys, self.base)
-            base, rows = base.where(condition), rows.where(condition)
+            base, rows = base.where(condition), declared_as(base, rows).where(condition)
         count = batches.files.num_records
         if count is not None and count <= _ROWS_OF_A_TASK:
             rows = rows.coalesce(1)  # finds the newest event of each key without a shuffle
@@ -284,3 +284,19 @@ def visible(rows: DataFrame, base: DataFrame) -> DataFrame:
     """Return the rows with the user's columns, in the base's order."""
     names = [name for name in base.columns if not name.startswith(PREFIX)]
     return selected(rows, [column_named(rows.sparkSession, quoted(name)) for name in names])
+
+
+def declared_as(base: DataFrame, rows: DataFrame) -> DataFrame:
+    """Give columns of the rows the metadata that they have in the base.
+
+    Computed columns lose it. By it, Spark compares a column of CHAR with a text as if that had
+    blanks up to the column's length.
+    """
+    wanted = {field.name: field.metadata for field in base.schema}
+    columns = []
+    for field in rows.schema:
+        value = column_named(rows.sparkSession, quoted(field.name))
+        if (metadata := wanted.get(field.name, field.metadata)) != field.metadata:
+            value = value.alias(field.name, metadata=metadata)
+        columns.append(value)
+    return selected(rows, columns)

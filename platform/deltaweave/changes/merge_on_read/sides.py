@@ -281,9 +281,10 @@ def _generated(base: TableSnapshot, shape: EventShape) -> dict[str, str]:
 
 
 def visible(rows: DataFrame, base: DataFrame) -> DataFrame:
-    """Return the rows with the user's columns, in the base's order."""
+    """Return the rows with the user's columns, in the base's order and as it declares them."""
     names = [name for name in base.columns if not name.startswith(PREFIX)]
-    return selected(rows, [column_named(rows.sparkSession, quoted(name)) for name in names])
+    chosen = selected(rows, [column_named(rows.sparkSession, quoted(name)) for name in names])
+    return declared_as(base, chosen)
 
 
 def declared_as(base: DataFrame, rows: DataFrame) -> DataFrame:

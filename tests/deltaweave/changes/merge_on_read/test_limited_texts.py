@@ -16,6 +16,7 @@ from tests.deltaweave.changes.merge_on_read.test_arguments import opened
 pytestmark = pytest.mark.minutes
 
 OF_KEYS = ("k = 'a'", "k = 'b'", "k = 'c'", "k IN ('a', 'c   ')", "k <> 'a'", "n = 'x'")
+OF_VALUES = ("v = 'new'", "v = 'z  '", "v <> w", "w = 'new'", "p = 'q'", "upper(v) = 'NEW '")
 METHODS = ("auto", "full_outer_join", "left_join_anti_join", "double_rank", "anti_join")
 
 Rows = list[tuple[str, ...]]
@@ -69,3 +70,19 @@ def test_conditions_of_keys_choose_the_same_changes_as_rows(table: MergeOnReadTa
     expected = merged(table, OF_KEYS)
     for method, answer in by_method.items():
         assert answer == expected, method
+
+
+def test_every_reader_finds_texts_as_the_base_does_after_a_merge(
+    spark: SparkSession, table: MergeOnReadTable
+) -> None:
+    conditions, by_reader = OF_KEYS + OF_VALUES, {}
+    for method in METHODS:
+        read = table.read(method)
+        assert read.schema == table.read_optimized().schema, method
+        by_reader[method] = found(read.where, conditions)
+    table.create_view("of_limited")
+    view = "SELECT * FROM of_limited WHERE "
+    by_reader["the view"] = found(lambda condition: spark.sql(view + condition), conditions)
+    expected = merged(table, conditions)
+    for reader, answer in by_reader.items():
+        assert answer == expected, reader

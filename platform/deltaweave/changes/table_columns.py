@@ -61,6 +61,7 @@ class TableColumns:
         added: The columns that may have been added after the table was created, by their names in
             lower case; None if that is not known.
         table_id: The table's id.
+        schema: The table's schema; None if the table is still to be created.
     """
 
     fields: Mapping[str, StructField]
@@ -68,6 +69,7 @@ class TableColumns:
     at: DataType | None
     added: frozenset[str] | None = None
     table_id: str = ""
+    schema: StructType | None = None
 
     @classmethod
     def of(cls, table: TableSnapshot, own: Sequence[str]) -> TableColumns:
@@ -95,7 +97,8 @@ class TableColumns:
                     added.add(lower)
         if own[0] == _SEQUENCE and isinstance(at, StructType):
             at = at["at"].dataType
-        return cls(fields, stored, at, None if known is None else frozenset(added), table.id)
+        known_added = None if known is None else frozenset(added)
+        return cls(fields, stored, at, known_added, table.id, table.schema)
 
     @classmethod
     def declared(cls, schema: StructType | str) -> TableColumns:

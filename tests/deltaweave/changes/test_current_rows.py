@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import deltaweave
 from deltaweave import Table
-from deltaweave.changes.side_tables import tombstones
+from deltaweave.changes.side_tables import SideTable, tombstones
 from deltaweave.errors import SourceError, StatementError
 from deltaweave.identifiers import column
 from tests.support.drawn_events import (
@@ -281,6 +281,41 @@ def test_a_table_that_was_there_before_takes_events_over_its_rows(
 
 
 @pytest.mark.minutes
+@pytest.mark.minutes
+def test_a_delete_removes_older_values_of_columns_that_come_meanwhile(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, columns = str(tmp_path / "t"), "k INT, at INT, op STRING, v INT"
+
+    def applied(*rows: tuple[object, ...], columns: str = columns) -> None:
+        deltaweave.apply_changes(
+            spark,
+            path,
+            spark.createDataFrame(list(rows), columns),
+            keys=["k"],
+            sequence_by="at",
+            apply_as_deletes="op = 'delete'",
+            ignore_null_updates=True,
+            except_column_list=["at", "op"],
+        )
+
+    applied((1, 1, "upsert", 1))
+    settle = SideTable.settle
+
+    def after_another(side_table: SideTable) -> Any:
+        monkeypatch.undo()
+        spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (x INT)")
+        events = [(1, 10, "upsert", None, 7), (1, 15, "upsert", 2, None)]
+        applied(*events, columns=f"{columns}, x INT")
+        return settle(side_table)
+
+    monkeypatch.setattr(SideTable, "settle", after_another)
+    applied((1, 12, "delete", None))
+    assert [tuple(row) for row in Table(spark, path).read().select("v", "x").collect()] == [
+        (2, None)
+    ]
+
+
 def test_deletes_are_forgotten_when_no_older_event_can_come(
     apply: Callable[..., set[Row]],
     spark: SparkSession,

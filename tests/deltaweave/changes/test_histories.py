@@ -20,6 +20,7 @@ import deltaweave
 from deltaweave import Table
 from deltaweave.changes.events import read_events
 from deltaweave.changes.history import END, START
+from deltaweave.changes.side_tables import SideTable
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column
 from tests.deltaweave.changes.test_current_rows import frame
@@ -408,6 +409,38 @@ def test_arguments_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(StatementError, match=problem):
         apply([Event(1, 1)], **arguments)
+
+
+@pytest.mark.parametrize("moment", ["settle", "create_with"])
+def test_columns_that_come_while_a_batch_is_applied_lose_no_version(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    path = str(tmp_path / "t")
+
+    def applied(*rows: tuple[int, ...], columns: str = "k INT, at INT, v INT") -> None:
+        deltaweave.apply_changes(
+            spark,
+            path,
+            spark.createDataFrame(list(rows), columns),
+            keys=["k"],
+            sequence_by="at",
+            except_column_list=["at"],
+            stored_as_scd_type=2,
+        )
+
+    applied((1, 10, 1))
+    original = getattr(SideTable, moment)
+
+    def after_another(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (x INT)")
+        applied((1, 30, 2, 7), (1, 40, 2, 8), columns="k INT, at INT, v INT, x INT")
+        return original(*arguments)
+
+    monkeypatch.setattr(SideTable, moment, after_another)
+    applied((1, 20, 1))
+    found = Table(spark, path).read().select("v", "x", START, END).collect()
+    assert {tuple(row) for row in found} == {(1, None, 10, 30), (2, 7, 30, 40), (2, 8, 40, None)}
 
 
 @pytest.mark.parametrize("exists", [True, False])

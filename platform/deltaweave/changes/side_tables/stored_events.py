@@ -131,19 +131,21 @@ def _is_set(name: str, shape: EventShape) -> Column:
 
 
 def check_are_of(newest: TableSnapshot, events: Events) -> None:
-    """Fail unless the events were completed for this table, and for its kind of rows.
+    """Fail unless the events were completed for the table as it is in a version.
 
     Raises:
-        CommitConflictError: Another table replaced it, or its rows have sequences of columns now.
-            Complete the events again.
+        CommitConflictError: Another table replaced it, or its columns are others now. Complete the
+            events again.
     """
-    table, shape = events.shape.table, events.shape
-    is_other = table is not None and table.table_id != newest.id
-    if is_other or (COLUMN_SEQUENCES in newest.schema.names and not shape.is_partial):
+    table = events.shape.table
+    if table is None:
+        return
+    is_other = table.table_id != newest.id
+    if is_other or table.schema != newest.schema:
         raise CommitConflictError(
             "another table is in its place since the batch began."
             if is_other
-            else f"it got the column {COLUMN_SEQUENCES} since the batch began.",
+            else "its columns were changed since the batch began.",
             table=newest.data_path,
             version=newest.version,
             hint="Apply the events again, to the table as it is now.",

@@ -25,10 +25,17 @@ from functools import partial
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    DataType,
+    DoubleType,
+    FloatType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from deltaweave import clauses
-from deltaweave.changes.conversions import comparable_field, nullable
+from deltaweave.changes.conversions import comparable_field, holds_type, nullable
 from deltaweave.changes.delivery import CommitTerms, EventBatch
 from deltaweave.changes.epochs import unless_earlier_are_of_other_log
 from deltaweave.changes.events import (
@@ -43,6 +50,7 @@ from deltaweave.changes.events import (
     digest,
     mentions,
     values_of,
+    values_type,
 )
 from deltaweave.changes.side_tables import (
     EVENTS,
@@ -62,6 +70,7 @@ from deltaweave.changes.side_tables import (
 from deltaweave.delta.jvm import grouped, translated
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.delta.scan import cached
+from deltaweave.engine.clauses import is_comparable
 from deltaweave.engine.report import MergeResult
 from deltaweave.errors import CommitConflictError, SourceError
 from deltaweave.identifiers import column, quoted
@@ -413,17 +422,40 @@ class Histories:
         }
         values[END] = column("s", END)
         keys: dict[str, str | Column] = {quoted(name): column("s", name) for name in versions}
+        differs = _differs_if_zeros_do(source)
         merge = self.table.merge(source, on=" AND ".join(same), idempotency=terms.idempotency).add(
             clauses.when_matched_delete(condition=column("s", _IS_REMOVED)),
-            clauses.when_matched_update(values),
+            clauses.when_matched_update(values, condition=differs),
             clauses.when_not_matched_insert(
                 {**keys, **values}, condition=~column("s", _IS_REMOVED)
             ),
         )
         result = merge.execute(
-            skip_unchanged_updates=True, computed_from=lease.since, lease=noting.on(lease)
+            skip_unchanged_updates=differs is None,
+            computed_from=lease.since,
+            lease=noting.on(lease),
         )
         return lease.checked(result, self.table)
+
+
+def _differs_if_zeros_do(source: DataFrame) -> str | None:
+    """Return the condition that a version changes, if 0.0 and -0.0 may be all that differs.
+
+    Merges skip updates of equal values, and these are equal. Their texts differ, at every depth.
+    """
+    fields = values_type(source.schema)
+    numbers = [field.name for field in fields if holds_type(field.dataType, _is_floating)]
+    if not numbers or not is_comparable(fields):  # merges skip nothing then
+        return None
+    held = {name: f"t.{quoted(name)}" for name in fields.names}
+    after = {name: f"s.{EVENT_VALUES}.{quoted(name)}" for name in fields.names}
+    same = [f"t.{END} <=> s.{END}", *[f"{held[name]} <=> {after[name]}" for name in fields.names]]
+    same += [f"string({held[name]}) <=> string({after[name]})" for name in numbers]
+    return f"NOT ({' AND '.join(same)})"
+
+
+def _is_floating(data_type: DataType) -> bool:
+    return isinstance(data_type, FloatType | DoubleType)
 
 
 def history_columns(events: Events) -> list[StructField]:

@@ -320,6 +320,33 @@ def test_an_equal_value_that_is_not_the_same_begins_a_version(
     }
 
 
+@pytest.mark.parametrize("differ_in", ["tie", "an untracked column"])
+def test_the_same_zero_is_shown_in_any_order(
+    spark: SparkSession, tmp_path: Path, differ_in: str
+) -> None:
+    path, one, other = str(tmp_path / "t"), (1, "0.0"), (1 if differ_in == "tie" else 2, "-0.0")
+    # By key: its batches.
+    orders = {1: ([one, other], []), 2: ([one], [other]), 3: ([other], [one])}
+    for number in range(2):
+        events = [(k, *event) for k, batches in orders.items() for event in batches[number]]
+        rows = spark.createDataFrame(events, "k INT, at INT, v STRING")
+        deltaweave.apply_changes(
+            spark,
+            path,
+            rows.selectExpr("k", "at", "double(v) AS v", "named_struct('f', array(float(v))) AS l"),
+            keys=["k"],
+            sequence_by="at",
+            except_column_list=["at"],
+            stored_as_scd_type=2,
+            track_history_column_list=None if differ_in == "tie" else [],
+        )
+    found = Table(spark, path).read().selectExpr("k", "string(v)", "string(l.f[0])", START, END)
+    shown = sorted(tuple(row) for row in found.collect())
+    assert shown == [(k, *shown[0][1:]) for k in orders]
+    if differ_in != "tie":
+        assert shown[0] == (1, "-0.0", "-0.0", 1, None)
+
+
 def test_late_events_split_and_end_versions(apply: Apply) -> None:
     """Each key tells of one thing; the first batch is in order, the second late."""
     in_order = [

@@ -22,10 +22,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -405,7 +405,7 @@ class SideTable:
 
     def version(self) -> int:
         """Return its newest version; -1 if it does not exist."""
-        return _newest_version(self.kept_in)
+        return self.kept_in.version() if self.kept_in.exists() else -1
 
     def create_with(self, schema: StructType) -> None:
         """Create it if it does not exist.
@@ -430,10 +430,10 @@ class SideTable:
             CommitConflictError: Another run changed the side table meanwhile. Repeat it.
         """
         newest = self.table.snapshot()
-        if self.version() < 1:  # nothing was written yet
-            self._take_over(newest)
+        side = self.kept_in.snapshot() if self.kept_in.exists() else None
+        if side is None or _is_unused(side):
+            self._take_over(newest, 0 if side is None else side.version)
             return newest
-        side = self.kept_in.snapshot()
         found = settled(side, newest, self.DIRECTORY)
         since = side.last_applied(LOOKED_AT) or 0
         looked_at = {LOOKED_AT: newest.version}
@@ -441,9 +441,7 @@ class SideTable:
             pairs = {**looked_at, SETTLED: found.read}
             if found.takes_over:
                 pairs[TAKEN_OVER] = 1
-            # Adding columns first makes this write conflict, and it is repeated.
-            rows = fitted(found.rows, self.kept_in)
-            self.kept_in.write(rows, "overwrite", applied=pairs, computed_from=found.read)
+            self._write(found.rows, "overwrite", pairs, found.read)
             logger.info(
                 "%s holds what counts for version %d of %s",
                 self.kept_in,
@@ -457,8 +455,8 @@ class SideTable:
                 logger.debug("%s: another run records how far it looked", self.kept_in)
         return newest
 
-    def _take_over(self, newest: TableSnapshot) -> None:
-        """Begin the side table of a clone with what its source remembers."""
+    def _take_over(self, newest: TableSnapshot, unused: int) -> None:
+        """Begin the side table of a clone, unused at a version, with what its source remembers."""
         key = (f"{newest.data_path}/{self.DIRECTORY}", newest.id)
         clone = cloned_by(newest, max(_looked_until(key, -1), last_look(newest)))
         if clone is not None:
@@ -466,10 +464,32 @@ class SideTable:
             if rows is not None:
                 self.create_with(rows.schema)
                 applied = {LOOKED_AT: newest.version, TAKEN_OVER: 1}
-                # Another run may do the same: then this one conflicts, and is repeated.
-                self.kept_in.write(rows, "append", applied=applied, computed_from=0)
+                self._write(rows, "append", applied, unused)
                 return
         keep(checked_until, key, (newest.version, -1), _KEPT_LOOKS)
+
+    def _write(
+        self,
+        rows: DataFrame,
+        mode: Literal["append", "overwrite"],
+        applied: Mapping[str, int],
+        read: int,
+    ) -> None:
+        """Write rows into a version of the side table.
+
+        Raises:
+            CommitConflictError: Another run changed it meanwhile, or it first got columns or wider
+                types for these rows. Repeat it.
+        """
+        rows = fitted(rows, self.kept_in)
+        if self.kept_in.version() != read:
+            raise CommitConflictError(
+                "the side table changed since it was read.",
+                table=self.kept_in.path_or_name,
+                version=read,
+                hint="Repeat it.",
+            )
+        self.kept_in.write(rows, mode, applied=applied, computed_from=read)
 
 
 def settled(side: TableSnapshot, newest: TableSnapshot, directory: str) -> Settled | None:
@@ -515,9 +535,9 @@ def _rows_that_count(
     return Settled(rows, side.version, changes, takes_over)
 
 
-def _newest_version(kept_in: Table) -> int:
-    """Return the newest version of a side table; -1 if the table does not exist."""
-    return kept_in.version() if kept_in.exists() else -1
+def _is_unused(side: TableSnapshot) -> bool:
+    """Return whether a side table has held no rows yet; it may have got other columns."""
+    return side.version < 1 or (side.last_applied(LOOKED_AT) is None and not side.num_files)
 
 
 def rows_of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataFrame | None:
@@ -527,11 +547,12 @@ def rows_of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataF
         source, cloned = source_of(newest, clone)
         # A table that replaced the source has another id, and a side table of its own.
         kept_in = open_side_table(source, directory, cloned.id)
-        if _newest_version(kept_in) < 1:  # nothing was written yet, also if it is a clone itself
+        side = kept_in.snapshot() if kept_in.exists() else None
+        if side is None or _is_unused(side):  # also if it is a clone itself
             earlier = cloned_by(cloned, last_look(cloned))
             rows = None if earlier is None else rows_of_clone(cloned, earlier, directory)
         else:
-            versions, newest_of_source = list(_versions(kept_in.snapshot())), source.snapshot()
+            versions, newest_of_source = list(_versions(side)), source.snapshot()
             lineage = Lineage.of(newest_of_source, _oldest_ms(versions), cloned.version)
             rows = _rows_that_count(versions, lineage, newest_of_source, directory).rows
     except DeltaweaveError as error:

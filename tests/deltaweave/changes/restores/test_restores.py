@@ -16,9 +16,9 @@ import deltaweave
 from deltaweave import MergeOnReadTable, Table
 from deltaweave.changes.merge_on_read import watermark
 from deltaweave.changes.restores import commit_lines, lineage
-from deltaweave.changes.side_tables import side_table
+from deltaweave.changes.side_tables import EVENTS, side_table
 from deltaweave.changes.side_tables.tombstones import Tombstones
-from deltaweave.errors import SourceError
+from deltaweave.errors import ConstraintViolationError, SourceError
 from tests.deltaweave.changes.test_current_rows import current_rows, frame
 from tests.deltaweave.changes.test_histories import versions
 from tests.support.drawn_events import PARTIAL, WHOLE, Event, Row, delete
@@ -394,3 +394,43 @@ def test_a_clone_knows_the_event_that_emptied_its_source(
         f"SHALLOW CLONE delta.`{tmp_path}/source`"
     )
     assert apply("replaced", (1, 50, "u"), (2, 150, "u")) == {2}
+
+
+@pytest.mark.minutes
+def test_a_clone_takes_over_events_of_a_source_that_got_other_columns(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def apply(name: str, *events: tuple[int, int, int], further: Sequence[str] = ()) -> None:
+        deltaweave.apply_changes(
+            spark,
+            str(tmp_path / name),
+            spark.createDataFrame(list(events), "k INT, at INT, v INT").selectExpr("*", *further),
+            keys=["k"],
+            sequence_by="at",
+            except_column_list=["at"],
+            stored_as_scd_type=2,
+        )
+
+    source, clone = (f"delta.`{tmp_path}/{name}`" for name in ("source", "clone"))
+    apply("source", (1, 10, 1))
+    apply("source", (1, 20, 1), (2, 20, 2))  # the first begins no version, and is remembered
+    spark.sql(f"CREATE TABLE {clone} SHALLOW CLONE {source}")
+    spark.sql(f"ALTER TABLE {clone} ADD CONSTRAINT small CHECK (v < 100)")
+    remembered, aside = tmp_path / "source" / EVENTS, tmp_path / "aside"
+    remembered.rename(aside)
+    with pytest.raises(ConstraintViolationError):
+        apply("clone", (1, 30, 1), (3, 1, 500))  # creates what remembers, and writes nothing to it
+    aside.rename(remembered)
+    spark.sql(f"ALTER TABLE {source} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+    spark.sql(f"ALTER TABLE {source} ALTER COLUMN v TYPE BIGINT")
+    spark.sql(f"ALTER TABLE {source} ADD COLUMNS (x INT)")
+    apply("source", (1, 25, 1), further=["1 AS x"])
+    apply("source", (1, 26, 1), further=["1 AS x"])
+    monkeypatch.setattr(side_table, "checked_until", {})  # as in another process
+    apply("clone", (1, 15, 2))
+    found = Table(spark, str(tmp_path / "clone")).read().select("v", "__START_AT", "__END_AT")
+    assert {tuple(row) for row in found.where("k = 1").collect()} == {
+        (1, 10, 15),
+        (2, 15, 20),
+        (1, 20, None),
+    }

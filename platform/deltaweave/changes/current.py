@@ -64,6 +64,9 @@ UPSERTED = f"{PREFIX}upserted"
 SET_SEQUENCES = f"{PREFIX}spoken_of"
 """Columns of changes: the sequences of the newest upsert and of each column."""
 
+CHANGED = f"{PREFIX}is_changed"
+"""Column of rows: whether the changes give the row other values."""
+
 Named = Callable[[str], str]
 """Gives the SQL for a column of one side by the column's name."""
 
@@ -372,22 +375,41 @@ def clauses_for_other_keys(events: Events) -> list[Clause]:
 
     found = [clauses.when_not_matched_by_source_delete(condition=_is_older(row, events))]
     if events.shape.is_partial:
-        sequences = row(COLUMN_SEQUENCES)
-        has_older = F.exists(F.map_values(sequences), lambda each: each <= _emptied_at(events))
         emptied: dict[str, str | Column] = {
             quoted(name): value for name, value in _values_left(row, events).items()
         }
-        found.append(clauses.when_not_matched_by_source_update(emptied, condition=has_older))
+        found.append(
+            clauses.when_not_matched_by_source_update(emptied, condition=_has_older(row, events))
+        )
     return found
 
 
-def rows_left(base: DataFrame, events: Events) -> DataFrame:
-    """Keep the rows that the truncates leave, before the other changes of the events."""
+def rows_left(base: DataFrame, events: Events, generated: Mapping[str, str]) -> DataFrame:
+    """Keep the rows that the truncates leave, before the other changes of the events.
+
+    `generated` has the SQL of columns that the table generates, by name.
+    """
     if events.truncated is None:
         return base
 
     left = base.where(~_is_older(column, events))
-    return left.withColumns(_values_left(column, events)) if events.shape.is_partial else left
+    if not events.shape.is_partial:
+        return left
+    left = left.withColumn(CHANGED, _has_older(column, events))
+    return regenerated(left.withColumns(_values_left(column, events)), generated)
+
+
+def regenerated(rows: DataFrame, generated: Mapping[str, str]) -> DataFrame:
+    """Generate columns of the changed rows again, and drop the column that says which these are.
+
+    The others keep what the table generated, maybe in another time zone.
+    """
+    types = {field.name: field.dataType.simpleString() for field in rows.schema}
+    values = {
+        name: f"CASE WHEN {CHANGED} THEN CAST({sql} AS {types[name]}) ELSE {quoted(name)} END"
+        for name, sql in generated.items()
+    }
+    return rows.withColumns({name: F.expr(sql) for name, sql in values.items()}).drop(CHANGED)
 
 
 def _emptied_at(events: Events) -> Column:
@@ -401,6 +423,12 @@ def _is_older(row: NamedColumn, events: Events) -> Column:
     is_older = F.coalesce(row(SEQUENCE) <= _emptied_at(events), F.lit(True))
     fields, held = events.shape.log_fields, row(SEQUENCE)["at"]
     return unless_emptied_in_other_log(is_older, fields, events.truncated, held)
+
+
+def _has_older(row: NamedColumn, events: Events) -> Column:
+    """Return whether a newer row has values older than the truncate."""
+    sequences = row(COLUMN_SEQUENCES)
+    return F.exists(F.map_values(sequences), lambda each: each <= _emptied_at(events))
 
 
 def _values_left(row: NamedColumn, events: Events) -> dict[str, Column]:

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, IntegerType, LongType, StringType, TimestampType
 
-from deltaweave.changes.current import UPSERTED, combined, new_row
+from deltaweave.changes.current import CHANGED, UPSERTED, combined, new_row, regenerated
 from deltaweave.changes.epochs import NEWEST, unless_of_other_log
 from deltaweave.changes.events import EVENT_VALUES, INSERTED, SEQUENCE, EventShape
 from deltaweave.changes.side_tables import DELETED
@@ -94,10 +94,14 @@ class MergedView:
         Raises:
             StatementError: The method does not fit these events.
         """
-        if self.generated:
-            others = self.base.drop(*self.generated)
-            rows = replace(self, base=others, generated={}).rows(method)
-            return rows.selectExpr("*", *self._generated())
+        rows = self._combined(method)
+        return regenerated(rows, self.generated) if self.generated else rows
+
+    def _combined(self, method: ViewMethod) -> DataFrame:
+        """Return the rows with `_cdc_is_changed` if the base generates columns, and these as held.
+
+        In rows that change, they are of any value.
+        """
         if method == "left_join_inserts" and (self.is_emptied or self.may_be_merged):
             method = "left_join_anti_join"  # the base may lack keys, or already have inserted ones
         if method == "double_rank":
@@ -128,12 +132,9 @@ class MergedView:
             .unionByName(replace(self, changes=returned)._not_in_base())
         )
 
-    def _generated(self) -> list[str]:
-        types = {each.name: each.dataType.simpleString() for each in self.base.schema}
-        return [
-            f"CAST({sql} AS {types[name]}) AS {quoted(name)}"
-            for name, sql in self.generated.items()
-        ]
+    def _marked(self, rows: DataFrame, *, are_changed: bool) -> DataFrame:
+        """Add to the rows whether they change, if the base generates columns."""
+        return rows.withColumn(CHANGED, F.lit(are_changed)) if self.generated else rows
 
     def _broadcast_if_small(self, changes: DataFrame) -> DataFrame:
         return F.broadcast(changes) if self.broadcasts else changes
@@ -158,7 +159,10 @@ class MergedView:
         keys = {key: f"b.{quoted(key)}" for key in self._keys}
         if how == "full_outer":
             keys = {key: f"coalesce({own}, c.{quoted(key)})" for key, own in keys.items()}
-        return _selected(joined.where(after.is_there), {**keys, **after.values})
+        held = {name: f"b.{quoted(name)}" for name in self.generated}
+        if held:
+            held[CHANGED] = after.differs
+        return _selected(joined.where(after.is_there), {**keys, **after.values, **held})
 
     def _anti_joined(self) -> DataFrame:
         if not self._replaces:
@@ -169,6 +173,7 @@ class MergedView:
             )
         keys = self.changes.select(*map(quoted, self._keys))
         kept = with_other_keys(self.base, keys, self._keys, broadcasts=self.broadcasts)
+        kept = self._marked(kept, are_changed=False)
         return kept.unionByName(self._as_new_rows(self.changes))
 
     def _not_in_base(self) -> DataFrame:
@@ -186,7 +191,15 @@ class MergedView:
         """Convert changes of keys that the base lacks to new rows."""
         alive = changes.where(F.col(UPSERTED).isNotNull())
         keys = {key: quoted(key) for key in self._keys}
-        return _selected(alive, {**keys, **new_row(self.shape, quoted)})
+        rows = _selected(alive, {**keys, **new_row(self.shape, quoted), **self._ungenerated()})
+        return self._marked(rows, are_changed=True)
+
+    def _ungenerated(self) -> dict[str, str]:
+        """Return nulls for the columns that the base generates, by name."""
+        return {
+            name: f"CAST(NULL AS {self.base.schema[name].dataType.simpleString()})"
+            for name in self.generated
+        }
 
     def _newest_ranked(self) -> DataFrame:
         if self.shape.is_partial:
@@ -203,7 +216,8 @@ class MergedView:
             F.col(UPSERTED).isNull().alias("_cdc_gone"),
             *([F.col(NEWEST)] if self.shape.log_fields else []),
         )
-        base = self.base.withColumn("_cdc_gone", F.lit(False))
+        base = self._marked(self.base, are_changed=False).withColumn("_cdc_gone", F.lit(False))
+        changes = self._marked(changes, are_changed=True)
         both = base.unionByName(changes, allowMissingColumns=True)
         newest_first = Window.partitionBy(*keys).orderBy(
             F.col(SEQUENCE).desc_nulls_last(), F.col("_cdc_gone").desc()

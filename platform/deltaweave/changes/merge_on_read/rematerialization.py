@@ -23,6 +23,7 @@ from deltaweave.changes.merge_on_read.watermark import (
 )
 from deltaweave.changes.restores import LineageLease, lineage_lease
 from deltaweave.changes.side_tables import Noting, Tombstones, noted_at_present
+from deltaweave.changes.table_columns import generated
 from deltaweave.delta.commit import TransactionId, without_session_transaction_id
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.errors import CommitConflictError, StatementError
@@ -203,6 +204,9 @@ def rematerialized(sides: Sides, strategy: RematerializationStrategy) -> Remater
     chosen = best_strategy(base, events.count) if strategy == "auto" else strategy
     if chosen == "replace_where" and events.truncated is not None:
         chosen = "overwrite"  # all partitions change
+    if generated(snapshot.schema):
+        # Rows may hold what another session's time zone generated, which Delta does not write.
+        chosen = "merge"
     tombstones = Tombstones.of(base)
     tombstones.settle()
     noting = tombstones.noting(events, sides.options.keeps_deletes_for, noted_at_present())

@@ -264,15 +264,16 @@ class Sides:
             newest, events, deletes.version, snapshot, batches.cloned
         )
         asks_order = asks_order and not events.shape.is_partial
+        computed = _generated(snapshot, events.shape)
         return MergedView(
-            rows_left(base, events),
+            rows_left(base, events, computed),
             alive(known, events),
             events.shape,
             broadcasts=fit_into_a_broadcast(batches, self.options.broadcast_limit_bytes),
             are_newer=asks_order and are_newer(batches, snapshot, events.sequence_type),
             is_emptied=events.truncated is not None,
             may_be_merged=batches.may_be_merged,
-            generated=_generated(snapshot, events.shape),
+            generated=computed,
         )
 
 

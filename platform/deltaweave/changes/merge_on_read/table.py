@@ -285,7 +285,8 @@ class MergeOnReadTable:
         Args:
             strategy: `merge` merges the changes; `overwrite` rewrites the base; `replace_where`
                 rewrites the partitions in which a row changes; `auto` chooses by the share of rows
-                that change, or of the files that hold them.
+                that change, or of the files that hold them. A base that generates columns is always
+                merged.
 
         Returns:
             What it did; None if nothing is pending, or another run did it meanwhile.

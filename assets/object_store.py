@@ -1,4 +1,4 @@
-"""A server that speaks as much of S3's protocol as one driver of Spark and Arrow need, on loopback.
+"""A server that speaks as much of S3's protocol as drivers of Spark and Arrow need, on loopback.
 
 `make demo ON=object_store` keeps tables in it, and tests of object stores ask it.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 import sqlite3
 import threading
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -75,6 +76,11 @@ class ObjectStore:
         refusal: With it, every request is answered with an error of these words.
         access_key: With it, requests that do not name it are refused. It is no proof, as signatures
             are, but nobody guesses it.
+        is_conditional: Whether it honours `If-None-Match: *`.
+        trouble: Called with the method and path of each request, with `before` True before it is
+            done, and False after; with the status that it returns, the request is answered by an
+            error in place of its answer, None for no error.
+        listed_after: For how long new objects are left out of listings.
         uploads: Objects that come in parts.
         lock: Held while a request is answered: puts that must not replace an object are atomic.
     """
@@ -84,6 +90,9 @@ class ObjectStore:
     reads: int = 0
     refusal: str | None = None
     access_key: str | None = None
+    is_conditional: bool = True
+    trouble: Callable[[str, str, bool], int | None] | None = None
+    listed_after: timedelta = timedelta()
     uploads: Uploads = field(default_factory=Uploads)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -104,9 +113,12 @@ class ObjectStore:
         after = query.get("continuation-token", query.get("start-after", [""]))[0]
         size = int(query.get("max-keys", [_PAGE])[0])
         entries: dict[str, str] = {}
+        newest = datetime.now(timezone.utc) - self.listed_after
         for path in sorted(self.objects):
             key = path.removeprefix(f"{bucket}/")
             if not path.startswith(f"{bucket}/{prefix}"):
+                continue
+            if self.listed_after and self.objects[path][1] > newest:
                 continue
             head, found, _ = key[len(prefix) :].partition(delimiter or "\0")
             if found:
@@ -162,8 +174,24 @@ class _Requests(BaseHTTPRequestHandler):
         self._answer(b"")
 
     def _answer(self, body: bytes) -> None:
-        url = urlsplit(self.path)
+        """Answer a request, after and before the store's troubles, during which others go on."""
+        url, trouble = urlsplit(self.path), self.store.trouble
         path, query = unquote(url.path).lstrip("/"), parse_qs(url.query, keep_blank_values=True)
+        if trouble is None:
+            self._answer_by(path, query, body)
+            return
+        status = trouble(self.command, path, True)
+        if status is None:
+            sent, self.wfile = self.wfile, BytesIO()
+            self._answer_by(path, query, body)
+            answer, self.wfile = self.wfile.getvalue(), sent
+            status = trouble(self.command, path, False)
+        if status is None:
+            self.wfile.write(answer)
+        else:
+            self._refuse(status, "Trouble", "Reduce your request rate, or try again.")
+
+    def _answer_by(self, path: str, query: dict[str, list[str]], body: bytes) -> None:
         store = self.store
         with store.lock:
             if store.refusal is not None:
@@ -206,7 +234,7 @@ class _Requests(BaseHTTPRequestHandler):
 
     def _put(self, path: str, body: bytes) -> None:
         store, copied = self.store, self.headers.get("x-amz-copy-source")
-        if self.headers.get("If-None-Match") == "*" and path in store.objects:
+        if self._is_refused(path):
             self._refuse(412, "PreconditionFailed", "There is an object of this name.")
         elif copied is None:
             store.put(path, body)
@@ -218,6 +246,11 @@ class _Requests(BaseHTTPRequestHandler):
             self._send(200, f"<CopyObjectResult>{text}</CopyObjectResult>".encode())
         else:
             self._refuse(404, "NoSuchKey", "There is no object to copy.")
+
+    def _is_refused(self, path: str) -> bool:
+        """Return whether the request must not replace an object, and there is one."""
+        is_conditional = self.store.is_conditional and self.headers.get("If-None-Match") == "*"
+        return is_conditional and path in self.store.objects
 
     def _upload(self, path: str, query: dict[str, list[str]], body: bytes) -> None:
         """Begin, continue, complete or give up an upload in parts."""
@@ -231,6 +264,8 @@ class _Requests(BaseHTTPRequestHandler):
                 number = query["partNumber"][0]
                 uploads.add(upload, int(number), body)
                 self._send(200, b"", {"ETag": f'"{number}"'})
+            elif self.command == "POST" and self._is_refused(path):
+                self._refuse(412, "PreconditionFailed", "There is an object of this name.")
             elif self.command == "POST":
                 self.store.put(path, uploads.complete(upload))
                 etag = '<ETag>"1"</ETag>'

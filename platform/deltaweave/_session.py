@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from deltaweave.errors import NOTHING_DONE, UnsupportedSessionError, UnsupportedVersionError
+from deltaweave.log_store import use_log_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -129,6 +130,8 @@ def local_session(**spark_conf: str) -> SparkSession:
     With a local master, all its ports are on loopback, the Spark UI's too. To reach the UI from
     elsewhere, set `spark.driver.bindAddress`, or the environment variable `SPARK_LOCAL_IP`.
 
+    Its commits to `s3a://` exclude those of other drivers, unless the settings name a log store.
+
     Args:
         **spark_conf: Spark configuration on top, e.g. `**{"spark.driver.memory": "4g"}`.
 
@@ -136,6 +139,7 @@ def local_session(**spark_conf: str) -> SparkSession:
         UnsupportedVersionError: The installed pair of pyspark and delta-spark was not tested.
         UnsupportedSessionError: There is no Java that Spark runs on.
     """
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     check_pair(*installed_pair())
@@ -147,7 +151,11 @@ def local_session(**spark_conf: str) -> SparkSession:
     builder = SparkSession.builder.appName("deltaweave")
     for key, value in conf.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    is_own = SparkContext._active_spark_context is None
+    session = builder.getOrCreate()
+    if is_own:
+        use_log_store(session)
+    return session
 
 
 def _start_jvm(conf: Mapping[str, str]) -> None:

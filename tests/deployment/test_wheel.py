@@ -89,6 +89,7 @@ def test_the_wheel_holds_the_two_packages_and_their_types(wheel: Path) -> None:
     for package in packages:
         # The stubs are read when a public name is asked for.
         assert {f"{package}/py.typed", f"{package}/__init__.pyi"} <= names
+    assert "deltaweave/log_store/deltaweave-log-store.jar" in names
 
 
 def test_the_public_names_are_found_in_the_zipped_wheel(wheel: Path) -> None:

@@ -37,6 +37,7 @@ from deltaweave.delta.jvm import (
 )
 from deltaweave.delta.log import TableSnapshot, commit_file, commit_name, data_path
 from deltaweave.errors import CommitConflictError, CommitStateUnknownError, TableReplacedError
+from deltaweave.log_store import STATE_UNKNOWN, warn_of_other_drivers
 
 logger = logging.getLogger(__name__)
 
@@ -170,7 +171,7 @@ def committed(
         CommitConflictError: Another commit changed what the transaction read.
         TableReplacedError: The table's directory was deleted, and perhaps created again.
         TableLockedError: Another commit held the table's lock for too long.
-        CommitStateUnknownError: The commit failed, and the log cannot be read.
+        CommitStateUnknownError: The commit failed, and the log does not show its outcome.
         DeltaweaveError: Anything else that kept it from being committed.
     """
     permit: SimpleQueue[bool] = SimpleQueue()
@@ -184,6 +185,7 @@ def committed(
         lock.take()
         check_not_replaced(read, table=table, operation=operation)
         leave_out_lenient_compaction(spark, transaction, table)
+        warn_of_other_drivers(spark, read.data_path)
         future = started(spark, lambda: commit() if permit.get() else None).future
         # By the commit's thread: this one may be interrupted before the commit ends.
         future.add_done_callback(lambda _: lock.release())
@@ -203,11 +205,11 @@ def committed(
     if error is None:
         return Committed(future.result())
     try:
-        version = _landed_at(log, transaction)
+        version = _landed_after(error, log, transaction)
     except Exception as unreadable:
-        logger.warning("%s: the log cannot be read: %s", table, reported_by(unreadable))
+        logger.warning("%s: the log does not show it: %s", table, reported_by(unreadable))
         raise CommitStateUnknownError(
-            f"the commit failed ({reported_by(error)}), and the log cannot be read "
+            f"the commit failed ({reported_by(error)}), and the log does not show its outcome "
             f"({reported_by(unreadable)}).",
             table=table,
             operation=operation,
@@ -220,6 +222,18 @@ def committed(
     warning = f"version {version} is committed; what Delta does then failed: {reported_by(error)}"
     logger.warning("%s: %s", table, warning, exc_info=error)
     return Committed(version, (warning,))
+
+
+def _landed_after(error: BaseException, log: DeltaLog, transaction: DeltaTransaction) -> int | None:
+    """Return the version that a failed commit wrote, or None if it wrote none.
+
+    Raises:
+        Exception: The log cannot be read, or a store that did not answer may write it yet.
+    """
+    version = _landed_at(log, transaction)
+    if version is None and STATE_UNKNOWN in str(error):
+        raise LookupError("the store did not answer, and may write the version yet")
+    return version
 
 
 def _landed_at(log: DeltaLog, transaction: DeltaTransaction) -> int | None:

@@ -23,6 +23,7 @@ from deltaweave.delta.jvm import Jvm
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.engine import prune
 from deltaweave.engine.pairs import Pairs
+from deltaweave.log_store import STATE_UNKNOWN
 from tests.builders import frame, write_table
 from tests.support.oracles import newest_version, rows_as_text
 from tests.support.settings import configured
@@ -177,6 +178,16 @@ def test_a_commit_that_the_log_may_lack_is_of_unknown_state(table: Table) -> Non
     assert "not known whether it was committed" in str(error)
     assert error.transaction_id in str(error)
     assert isinstance(error.__cause__, OSError)
+
+
+def test_a_commit_that_a_store_may_write_yet_is_of_unknown_state(table: Table) -> None:
+    read, transaction, _ = commit_of(table)
+
+    def fail() -> int:
+        raise OSError(f"{STATE_UNKNOWN}: It is not known whether 1.json was written")
+
+    with pytest.raises(errors.CommitStateUnknownError, match="may write the version yet"):
+        committed(transaction, fail, read, table="t")
 
 
 def test_an_interrupt_waits_for_the_commit_and_the_log_shows_its_outcome(

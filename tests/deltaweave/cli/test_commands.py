@@ -379,7 +379,7 @@ def test_a_spark_that_does_not_start_is_reported_with_its_last_output(
 
     monkeypatch.setattr("deltaweave._session.local_session", fails)
     monkeypatch.setattr("deltaweave.cli.options.check_java", lambda: None)
-    result = run("history", "no_such_table")
+    result = run("history", "no_such_table", "--conf", "spark.app.name=x")
     assert result.exit_code == 1
     assert "Spark did not start (RuntimeError)." in result.stderr
     assert "no memory is left" in result.stderr

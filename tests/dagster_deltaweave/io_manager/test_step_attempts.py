@@ -33,11 +33,10 @@ from dagster_deltaweave import (
     build_orphan_changes_check,
     build_table_checks,
     build_upkeep_job,
-    maintenance,
     merge_asset,
 )
-from dagster_deltaweave.checks import check_definition
 from dagster_deltaweave.io_manager import error_shown_first, retry_run_if_transient, step_attempts
+from dagster_deltaweave.tables import named_asset
 from deltaweave.errors import (
     AmbiguousMatchError,
     CommitConflictError,
@@ -180,7 +179,7 @@ def test_failed_upkeep_begins_with_the_sentence_that_matters(
     def failing(*_: object) -> None:
         raise WRONG
 
-    monkeypatch.setattr(maintenance, "run_locator", failing)
+    monkeypatch.setattr(named_asset, "run_locator", failing)
     orders = merge_asset(keys=["id"], name="orders")(wrong_output)
     nightly = build_upkeep_job(name="nightly", tables=[orders], operations=["optimize"])
     resources = {"io_manager": SparkDeltaIOManager(root="/lake", spark=SparkResource())}
@@ -205,7 +204,7 @@ def test_a_check_that_fails_to_run_begins_with_what_matters(
     def failing(*_: object) -> None:
         raise WRONG
 
-    monkeypatch.setattr(check_definition, "run_locator", failing)
+    monkeypatch.setattr(named_asset, "run_locator", failing)
     orders = merge_asset(keys=["id"], name="orders")(wrong_output)
     lake = {"io_manager": SparkDeltaIOManager(root="/lake", spark=SparkResource())}
     checks = AssetSelection.checks_for_assets(orders)

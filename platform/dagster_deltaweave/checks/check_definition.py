@@ -38,9 +38,11 @@ from dagster import (
     DagsterRun,
     MetadataValue,
     RetryPolicy,
+    asset_check,
 )
 
 from dagster_deltaweave.dagster_private import DATA_VERSION_TAG
+from dagster_deltaweave.io_manager import shows_errors_first
 from dagster_deltaweave.partitions import parent_of
 from dagster_deltaweave.tables import (
     AssetOrKey,
@@ -135,6 +137,25 @@ def for_each_table(
         return checks[0] if isinstance(tables, MergeOnReadAssets) else checks
 
     return built
+
+
+def table_check(
+    asset: NamedAsset, name: str, description: str, blocking: bool, arguments: CheckArguments
+) -> Callable[[Callable[..., AssetCheckResult]], AssetChecksDefinition]:
+    """Return a decorator that makes a function the check of an asset's table."""
+
+    def decorate(check: Callable[..., AssetCheckResult]) -> AssetChecksDefinition:
+        return asset_check(
+            asset=asset.key,
+            name=name,
+            description=description,
+            blocking=blocking,
+            required_resource_keys={asset.io_manager_key},
+            resource_defs=asset.resource_defs,
+            **arguments,
+        )(shows_errors_first(check))
+
+    return decorate
 
 
 def check_results(

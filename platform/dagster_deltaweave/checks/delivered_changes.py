@@ -12,7 +12,6 @@ from dagster import (
     AssetChecksDefinition,
     AssetCheckSeverity,
     AssetKey,
-    asset_check,
 )
 
 from dagster_deltaweave.checks.check_definition import (
@@ -25,9 +24,9 @@ from dagster_deltaweave.checks.check_definition import (
     for_each_table,
     invalid_checks,
     judged_run,
+    table_check,
 )
 from dagster_deltaweave.checks.table_rows import sample_table
-from dagster_deltaweave.io_manager import shows_errors_first
 from dagster_deltaweave.logs import pending_changes
 from dagster_deltaweave.maintenance import RematerializationPolicy
 from dagster_deltaweave.metadata import TABLE_ID, TABLE_VERSION, recorded_batch
@@ -86,17 +85,9 @@ def build_pending_changes_check(
     """
     allowed, declaration = policy or RematerializationPolicy(), tables.declaration
     view = NamedAsset.of(tables.view, io_manager_key)
+    description = "No more changes wait to be merged into the base than the policy allows."
 
-    @asset_check(
-        asset=tables.view,
-        name=PENDING,
-        description="No more changes wait to be merged into the base than the policy allows.",
-        blocking=blocking,
-        required_resource_keys={view.io_manager_key},
-        resource_defs=view.resource_defs,
-        **arguments,
-    )
-    @shows_errors_first
+    @table_check(view, PENDING, description, blocking, arguments)
     def check(context: AssetCheckExecutionContext) -> AssetCheckResult:
         key = checked_asset(context)
         located = view.locator(context.op_execution_context, key, "checking")
@@ -169,17 +160,9 @@ def build_rescued_events_check(
         or not declaration.rescued
     ):
         raise invalid_checks(checked.key, "it puts no events aside: declare it with rescued=.")
+    description = "Every event could be applied; none waits to be corrected."
 
-    @asset_check(
-        asset=checked.key,
-        name=RESCUED,
-        description="Every event could be applied; none waits to be corrected.",
-        blocking=blocking,
-        required_resource_keys={checked.io_manager_key},
-        resource_defs=checked.resource_defs,
-        **arguments,
-    )
-    @shows_errors_first
+    @table_check(checked, RESCUED, description, blocking, arguments)
     def no_rescued_events(context: AssetCheckExecutionContext) -> AssetCheckResult:
         key = checked_asset(context)
         located = checked.locator(context.op_execution_context, key, "checking")
@@ -266,17 +249,9 @@ def build_orphan_changes_check(  # noqa: PLR0913 - the public options
     """
     checked = NamedAsset.of(asset, io_manager_key)
     checked.declared_location("checking")  # refuses a view
+    description = f"Every delivered {', '.join(keys)} is in the table, unless it is deleted."
 
-    @asset_check(
-        asset=checked.key,
-        name=ORPHANS,
-        description=f"Every delivered {', '.join(keys)} is in the table, unless it is deleted.",
-        blocking=blocking,
-        required_resource_keys={checked.io_manager_key},
-        resource_defs=checked.resource_defs,
-        **arguments,
-    )
-    @shows_errors_first
+    @table_check(checked, ORPHANS, description, blocking, arguments)
     def no_orphan_changes(context: AssetCheckExecutionContext) -> AssetCheckResult:
         judged = judged_run(context.instance, context.run, checked_asset(context))
         table = asset_table(context, checked)

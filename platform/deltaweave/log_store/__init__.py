@@ -40,7 +40,7 @@ def use_log_store(spark: SparkSession) -> None:
     context: Any = spark.sparkContext
     conf = context._jsc.sc().conf()  # Delta asks it when it opens a table
     name = _OF_SCHEME.format("s3a")
-    if not JAR.is_file() or conf.contains(name) or conf.contains(_OF_ALL):
+    if not JAR.is_file() or _names_a_log_store(conf, name):
         return
     jvm = context._jvm
     url = jvm.java.io.File(str(JAR)).toURI().toURL()
@@ -52,6 +52,10 @@ def use_log_store(spark: SparkSession) -> None:
     conf.set(name, CLASS)
 
 
+def _names_a_log_store(conf: Any, of_scheme: str) -> bool:
+    return bool(conf.contains(of_scheme) or conf.contains(_OF_ALL))
+
+
 def warn_of_other_drivers(spark: SparkSession, location: str) -> None:
     """Warn once in a Spark application if commits to S3 exclude those of its own driver alone."""
     scheme = location.partition(":")[0].lower()
@@ -60,7 +64,7 @@ def warn_of_other_drivers(spark: SparkSession, location: str) -> None:
     _warned.add(spark.sparkContext)
     conf = spark.sparkContext.getConf()
     name = _OF_SCHEME.format(scheme)
-    if conf.contains(name) or conf.contains(_OF_ALL):
+    if _names_a_log_store(conf, name):
         return
     logger.warning(
         "%s: if another driver commits to this table at the same time, a commit can be LOST: "

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import re
 import shutil
 import subprocess
@@ -18,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from deltaweave.delta.jvm import jars_with
 from deltaweave.log_store import CLASS, JAR, use_log_store, warn_of_other_drivers
+from tests.support.programs import outcome_of
 
 ROOT = Path(__file__).parents[2]
 S3A = "spark.delta.logStore.s3a.impl"
@@ -95,18 +94,8 @@ def test_a_session_of_the_users_own_is_warned_once_on_s3(caplog: pytest.LogCaptu
 @pytest.fixture(scope="module")
 def outcome() -> dict[str, Any]:
     """What the program did, which runs once for all."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.support.store_commits"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr[-4000:]
-    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    return found | {"printed": ran.stdout + ran.stderr}
+    outcome = outcome_of("tests.support.store_commits", timeout=600)
+    return outcome.found | {"printed": outcome.printed}
 
 
 @pytest.mark.minutes

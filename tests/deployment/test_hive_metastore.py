@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.minutes, pytest.mark.full_matrix]  # Derby makes 60 tables first
+from tests.support.programs import outcome_of
 
-ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.minutes, pytest.mark.full_matrix]  # Derby makes 60 tables first
 
 
 def test_tables_of_a_hive_metastore_are_created_and_merged_into_by_name(tmp_path: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.deployment.hive_merges", str(tmp_path)],
-        cwd=tmp_path,  # where Derby writes its log
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr[-4000:]
-    outcome: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    # In a directory of its own, where Derby writes its log.
+    program = "tests.deployment.hive_merges"
+    outcome = outcome_of(program, str(tmp_path), timeout=300, directory=tmp_path).found
 
     assert outcome["catalog"] == "HiveExternalCatalog"
     assert (tmp_path / "metastore").is_dir()

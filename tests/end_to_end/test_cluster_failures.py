@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.programs import outcome_of
 
 pytestmark = pytest.mark.minutes
 
@@ -19,24 +16,8 @@ STRATEGIES = ["copy-on-write", "deletion-vectors"]
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What every scenario of the program came to, by scenario and strategy."""
-    root = Path(__file__).parents[2]
-    program = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tests.end_to_end.failing_merges",
-            tmp_path_factory.mktemp("tables"),
-        ],
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": f"{root / 'platform'}{os.pathsep}{root}"},
-        capture_output=True,
-        text=True,
-        timeout=540,
-        check=False,
-    )
-    assert program.returncode == 0, program.stderr[-4000:]
-    outcomes: dict[str, Any] = json.loads(program.stdout.splitlines()[-1])
-    return outcomes
+    tables = str(tmp_path_factory.mktemp("tables"))
+    return outcome_of("tests.end_to_end.failing_merges", tables, timeout=540).found
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

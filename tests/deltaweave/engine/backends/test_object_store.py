@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.programs import outcome_of
 from tests.support.store_merges import LAYOUTS, SECRET
 
 pytestmark = pytest.mark.minutes
 
-ROOT = Path(__file__).parents[4]
 UPSERTED = [
     [0, "old", "a"],
     [1, "new", "a"],  # updated
@@ -28,18 +23,8 @@ UPSERTED = [
 @pytest.fixture(scope="module")
 def outcome() -> dict[str, Any]:
     """What the program did, which runs once for all."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.support.store_merges"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr[-4000:]
-    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    return found | {"printed": ran.stdout + ran.stderr}
+    outcome = outcome_of("tests.support.store_merges", timeout=600)
+    return outcome.found | {"printed": outcome.printed}
 
 
 def test_nothing_that_is_printed_holds_the_secret_key(outcome: dict[str, Any]) -> None:
